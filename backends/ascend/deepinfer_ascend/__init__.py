@@ -1,0 +1,1 @@
+"""Ascend backend of DeepInfer. Not run on hardware yet."""

@@ -1,0 +1,1 @@
+"""NVIDIA backend of DeepInfer. Not run on hardware yet."""

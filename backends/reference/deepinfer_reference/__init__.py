@@ -1,0 +1,1 @@
+"""The reference backend: pure PyTorch, the definition of every operator."""

@@ -1,0 +1,80 @@
+"""`Backend`: the class that a plugin returns, and the list of all operators of the contract."""
+
+from __future__ import annotations
+
+import torch
+
+from deepinfer.backend.attention import Attention
+from deepinfer.backend.cache import Cache
+from deepinfer.backend.dense import Dense
+from deepinfer.backend.device import Device
+from deepinfer.backend.engram import Engram
+from deepinfer.backend.experts import Experts
+from deepinfer.backend.hyper import HyperConnections
+from deepinfer.backend.operators import CallSpec, Support, operator_kind
+from deepinfer.backend.sampling import Sampling
+from deepinfer.backend.speculation import Speculation
+
+FAMILIES: dict[str, type] = {
+    "dense": Dense,
+    "hyper": HyperConnections,
+    "engram": Engram,
+    "cache": Cache,
+    "attention": Attention,
+    "experts": Experts,
+    "sampling": Sampling,
+    "speculation": Speculation,
+}
+
+
+class Contract(HyperConnections, Engram, Cache, Attention, Experts, Sampling, Speculation, Device):
+    """All families together: primitives without a body, steps with their default one."""
+
+
+class Backend(Contract):
+    """Base of every backend. Override the operators that the device has, nothing else.
+
+    An operator that is not overridden is run by the step's default body or by the reference.
+    `operators` is the resolved table, set before the first call, for a native operator that wants
+    to call others. `batch_invariant` and `repeatable` name the operators whose rows do not depend
+    on the rest of the batch, and whose repeats give equal bits.
+    """
+
+    operators: Contract
+    batch_invariant: frozenset[str] = frozenset()
+    repeatable: frozenset[str] = frozenset()
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+
+    def supports(self, call: CallSpec) -> Support:
+        """May this backend's own operator run the call? Asked once per call, before weights."""
+        return Support.yes()
+
+    @classmethod
+    def native_operators(cls) -> frozenset[str]:
+        """Names of the operators that this class overrides."""
+        return frozenset(
+            name for name in OPERATORS if getattr(cls, name) is not getattr(Contract, name)
+        )
+
+
+def _collect() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in dir(Contract):
+        kind = operator_kind(getattr(Contract, name))
+        if kind is not None:
+            found[name] = kind
+    return found
+
+
+OPERATORS: dict[str, str] = _collect()
+"""Every operator of the contract by name: "primitive" or "step"."""
+
+
+def family_of(operator: str) -> str:
+    """The family that defines an operator."""
+    for family, cls in FAMILIES.items():
+        if operator in cls.__dict__:
+            return family
+    raise KeyError(operator)

@@ -1,0 +1,106 @@
+"""Marks for operators, and the records of who may run one: `CallSpec` and `Support`.
+
+A *primitive* has no body in the contract. A *step* is a larger operator whose default body is its
+definition in smaller operators of the same contract, called through `self`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+Fact = int | float | str | bool | None
+
+
+def primitive(function: _F) -> _F:
+    """Mark a method of a family as an operator without a default body."""
+    function.__operator__ = "primitive"  # type: ignore[attr-defined]
+    return function
+
+
+def step(function: _F) -> _F:
+    """Mark a method of a family as an operator whose body is its definition."""
+    function.__operator__ = "step"  # type: ignore[attr-defined]
+    return function
+
+
+def operator_kind(function: object) -> str | None:
+    """ "primitive", "step", or None when the object is not an operator of the contract."""
+    return getattr(function, "__operator__", None)
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """One kind of call that the model makes, known before any weight is read.
+
+    operator: its name. facts: what never changes (heads, widths, blocks, scales, top-k, dtypes,
+    formats), sorted by name. ranges: (lowest, highest) of what does (rows, lengths). step: the
+    step whose default body makes this call, or None when the model makes it.
+    """
+
+    operator: str
+    facts: tuple[tuple[str, Fact], ...] = ()
+    ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
+    step: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        operator: str,
+        facts: Mapping[str, Fact],
+        ranges: Mapping[str, tuple[int, int]] | None = None,
+        step: str | None = None,
+    ) -> CallSpec:
+        """Build from mappings; order of the keys does not matter."""
+        return cls(
+            operator, tuple(sorted(facts.items())), tuple(sorted((ranges or {}).items())), step
+        )
+
+    def fact(self, name: str) -> Fact:
+        """The value of one static fact; KeyError when the call does not state it."""
+        return dict(self.facts)[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "operator": self.operator,
+            "facts": dict(self.facts),
+            "ranges": {name: list(bounds) for name, bounds in self.ranges},
+            "step": self.step,
+        }
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{name}={value}" for name, value in self.facts)
+        ranges = ", ".join(f"{name}={low}..{high}" for name, (low, high) in self.ranges)
+        return f"{self.operator}({', '.join(part for part in (facts, ranges) if part)})"
+
+
+@dataclass(frozen=True)
+class Support:
+    """A backend's answer to a `CallSpec`: yes, yes for a sub-range, or no with a reason."""
+
+    supported: bool
+    reason: str = ""
+    ranges: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    @classmethod
+    def yes(cls) -> Support:
+        """The backend runs every call of this kind."""
+        return cls(True)
+
+    @classmethod
+    def within(cls, reason: str, **ranges: tuple[int, int]) -> Support:
+        """The backend runs calls whose named ranges lie inside the given bounds."""
+        if not ranges:
+            raise ValueError("Support.within needs at least one range, such as rows=(1, 256)")
+        return cls(True, reason, tuple(sorted(ranges.items())))
+
+    @classmethod
+    def no(cls, reason: str) -> Support:
+        """The backend does not run this call; the reason is shown to users."""
+        if not reason:
+            raise ValueError("Support.no needs a reason that a user can read")
+        return cls(False, reason)

@@ -1,0 +1,266 @@
+"""Which backends are installed, which is selected, and why one is not usable.
+
+`DEEPINFER_ACCELERATOR=name` loads that entry point alone; unset, the usable backend with the
+highest rank is taken. A named backend that is not usable is an error, never another backend.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+
+import pluggy
+
+from deepinfer.backend.base import Backend
+from deepinfer.backend.hooks import (
+    CONTRACT_VERSION,
+    ENTRY_POINT_GROUP,
+    PROJECT,
+    Availability,
+    BackendSpec,
+    HookSpecification,
+    Mode,
+)
+from deepinfer.errors import BackendContractError, BackendUnavailableError, UsageError
+
+VARIABLE = "DEEPINFER_ACCELERATOR"
+SKIP_VARIABLE = "DEEPINFER_SKIP_BACKENDS"
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One installed backend plugin as it was found: loaded, or with the error of its loading."""
+
+    name: str
+    distribution: str
+    spec: BackendSpec | None = None
+    availability: Availability | None = None
+    error: str = ""
+    hooks: pluggy.HookRelay | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def usable(self) -> bool:
+        """Loaded, of the right contract version, and usable on this machine."""
+        return self.availability is not None and self.availability.usable
+
+    def reasons(self) -> str:
+        """Why it is not usable, and what to do, in one line."""
+        if self.error:
+            return self.error.strip().splitlines()[-1]
+        if self.availability is None:
+            return "not loaded"
+        parts = [*self.availability.reasons]
+        if self.availability.remedy and not self.availability.usable:
+            parts.append(self.availability.remedy)
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The backend that will run: its specification, its mode, and how it was chosen."""
+
+    spec: BackendSpec
+    mode: Mode
+    reason: str
+    hooks: pluggy.HookRelay = field(compare=False, repr=False)
+
+    def create(self, device: str | None = None) -> Backend:
+        """Build the backend on the mode's device, or on another one.
+
+        An exception in the plugin is reported with the plugin's name.
+        """
+        try:
+            backend = self.hooks.deepinfer_create(
+                mode=self.mode.name, device=device or self.mode.device
+            )
+        except Exception as error:
+            raise BackendContractError(
+                f"backend {self.spec.name!r} (distribution {self.spec.distribution}) raised in "
+                f"deepinfer_create: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(backend, Backend):
+            raise BackendContractError(
+                f"backend {self.spec.name!r}: deepinfer_create returned "
+                f"{type(backend).__name__}, expected a deepinfer.backend.Backend"
+            )
+        return backend
+
+
+def installed_entry_points(skip: Iterable[str] = ()) -> dict[str, list[EntryPoint]]:
+    """Entry points of the group by name; the same name twice keeps both."""
+    skipped = set(skip)
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name not in skipped:
+            found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "unknown distribution"
+
+
+def _manager(name: str, module: object) -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecification)
+    manager.register(module, name=name)
+    manager.check_pending()
+    return manager
+
+
+def load(name: str, entries: list[EntryPoint], mode: str | None = None) -> Installed:
+    """Load one backend's entry point, check its contract version and probe it.
+
+    Never raises for a broken plugin: the error is kept in the result.
+    """
+    distributions = sorted({_distribution(entry) for entry in entries})
+    if len(entries) > 1:
+        return Installed(
+            name,
+            ", ".join(distributions),
+            error=f"{len(entries)} distributions register a backend named {name!r}: "
+            f"{', '.join(distributions)}; uninstall all but one",
+        )
+    distribution = distributions[0]
+    try:
+        manager = _manager(name, entries[0].load())
+        spec = manager.hook.deepinfer_backend()
+        if not isinstance(spec, BackendSpec):
+            raise BackendContractError(
+                f"deepinfer_backend returned {type(spec).__name__}, expected BackendSpec"
+            )
+        _check_version(spec)
+        if not spec.modes:
+            raise BackendContractError("deepinfer_backend names no mode; name at least one")
+        availability = manager.hook.deepinfer_probe(mode=mode)
+        if not isinstance(availability, Availability):
+            raise BackendContractError(
+                f"deepinfer_probe returned {type(availability).__name__}, expected Availability"
+            )
+    except BackendContractError as error:
+        return Installed(name, distribution, error=str(error))
+    except Exception:
+        return Installed(name, distribution, error=traceback.format_exc())
+    return Installed(name, distribution, spec, availability, hooks=manager.hook)
+
+
+def _check_version(spec: BackendSpec) -> None:
+    major, minor = spec.contract_version
+    if (major, minor) == CONTRACT_VERSION:
+        return
+    theirs, ours = f"{major}.{minor}", ".".join(str(part) for part in CONTRACT_VERSION)
+    if major != CONTRACT_VERSION[0]:
+        raise BackendContractError(
+            f"backend {spec.name!r} was built for operator contract {theirs}, this DeepInfer has "
+            f"{ours}: another major version cannot be used; install a matching {spec.distribution}"
+        )
+    if minor > CONTRACT_VERSION[1]:
+        raise BackendContractError(
+            f"backend {spec.name!r} needs operator contract {theirs}, this DeepInfer has {ours}; "
+            "update deepinfer-core"
+        )
+
+
+def discover(skip: Iterable[str] = (), mode: str | None = None) -> list[Installed]:
+    """Every installed backend, loaded and probed, by name."""
+    found = installed_entry_points(skip)
+    return [load(name, found[name], mode) for name in sorted(found)]
+
+
+def _others(name: str, skip: Iterable[str]) -> str:
+    lines = []
+    for other in discover(skip):
+        if other.name == name:
+            continue
+        state = "usable" if other.usable else f"not usable: {other.reasons()}"
+        lines.append(f"  {other.name}: {state}")
+    return "\n".join(lines) if lines else "  (none)"
+
+
+def select(
+    name: str | None, mode: str | None = None, skip: Iterable[str] = (), require: bool = True
+) -> Selected:
+    """Choose the backend to run.
+
+    name: value of --accelerator or DEEPINFER_ACCELERATOR; None or "" chooses the best usable one.
+    mode: value of --mode. Raises UsageError for an unknown mode, BackendUnavailableError or
+    BackendContractError otherwise, with what is missing and what else is installed. With
+    `require` False an unusable backend is returned all the same (to compile ahead of time).
+    """
+    if not name:
+        return _best(mode, skip)
+    found = installed_entry_points(skip)
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise BackendUnavailableError(
+            f"accelerator {name!r} is not installed. Installed: {known}. Install its distribution "
+            f"(./build.sh with {VARIABLE}={name} for a first-party backend) or choose another."
+        )
+    backend = load(name, found[name], mode)
+    if backend.error:
+        raise BackendContractError(
+            f"backend {name!r} (distribution {backend.distribution}) could not be loaded:\n"
+            f"{backend.error.rstrip()}\n"
+            f"To start without it, unset {VARIABLE} and set {SKIP_VARIABLE}={name}. "
+            f"Other backends:\n{_others(name, skip)}"
+        )
+    assert backend.spec is not None and backend.availability is not None
+    chosen = _mode(backend.spec, mode)
+    if require and not backend.availability.usable:
+        reasons = "\n".join(f"  - {reason}" for reason in backend.availability.reasons)
+        remedy = f"\n{backend.availability.remedy}" if backend.availability.remedy else ""
+        raise BackendUnavailableError(
+            f"accelerator {name!r} is not usable on this machine:\n{reasons}{remedy}\n"
+            f"Other backends:\n{_others(name, skip)}"
+        )
+    assert backend.hooks is not None
+    return Selected(backend.spec, chosen, f"{VARIABLE}={name}", backend.hooks)
+
+
+def _best(mode: str | None, skip: Iterable[str]) -> Selected:
+    candidates = discover(skip)
+    broken = [backend for backend in candidates if backend.error]
+    if broken:
+        first = broken[0]
+        raise BackendContractError(
+            f"backend {first.name!r} (distribution {first.distribution}) could not be loaded:\n"
+            f"{first.error.rstrip()}\n"
+            f"To skip it set {SKIP_VARIABLE}={first.name}, or name a backend with {VARIABLE}."
+        )
+    usable = [
+        backend
+        for backend in candidates
+        if backend.availability is not None
+        and backend.availability.usable
+        and backend.availability.rank >= 0
+    ]
+    if not usable:
+        raise BackendUnavailableError(
+            "no usable accelerator backend is installed. Installed:\n" + _others("", skip)
+        )
+    usable.sort(key=lambda backend: (-_rank(backend), backend.name))
+    best = usable[0]
+    assert best.spec is not None and best.hooks is not None
+    return Selected(best.spec, _mode(best.spec, mode), "best available", best.hooks)
+
+
+def _rank(backend: Installed) -> int:
+    return backend.availability.rank if backend.availability is not None else 0
+
+
+def _mode(spec: BackendSpec, mode: str | None) -> Mode:
+    chosen = spec.mode(mode)
+    if chosen is None:
+        allowed = ", ".join(known.name for known in spec.modes)
+        raise UsageError(f"backend {spec.name!r} has no mode {mode!r}; its modes are: {allowed}")
+    return chosen
+
+
+def reference_for(selected: Selected, backend: Backend) -> Backend:
+    """The reference on the backend's device; the backend itself where it is the reference."""
+    if selected.spec.name == REFERENCE:
+        return backend
+    return select(REFERENCE, require=False).create(str(backend.device))

@@ -1,0 +1,33 @@
+"""Progress of long work, on stderr, and only where a person is watching."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(
+    description: str, total: int, *, unit: str = "items", enabled: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """A bar that yields `advance(count)`; it draws nothing where stderr is not a terminal.
+
+    total counts `unit`: "items", or "bytes", which are shown in decimal units.
+    """
+    if not (enabled and sys.stderr is not None and sys.stderr.isatty()):
+        yield lambda count: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        amount,
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda count: bar.advance(task, count)

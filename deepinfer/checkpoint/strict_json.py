@@ -1,0 +1,38 @@
+"""JSON from a checkpoint, read without trust: duplicate keys, NaN and deep nesting are errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:200]!r} appears twice")
+    return result
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """One JSON object from UTF-8 bytes.
+
+    Errors: ValueError with the reason, whatever is wrong (encoding, syntax, a key twice, NaN,
+    nesting too deep, an integer of thousands of digits, not an object).
+    """
+    try:
+        value = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except MemoryError:
+        raise ValueError("it does not fit in memory") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it is a {type(value).__name__}, not an object")
+    return value

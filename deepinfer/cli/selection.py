@@ -1,0 +1,35 @@
+"""Selection of backend and mode for a command, from its flags and the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from deepinfer.backend.registry import Selected, select
+from deepinfer.config import environment
+
+
+def choose(accelerator: str | None, mode: str | None) -> Selected:
+    """The backend of a command; re-executes the process when its mode needs other variables.
+
+    accelerator: the flag, which wins over DEEPINFER_ACCELERATOR. Announces on stderr what was
+    chosen when nothing was named.
+    """
+    name = accelerator or environment.text(environment.ACCELERATOR)
+    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS))
+    missing = {
+        key: value
+        for key, value in selected.mode.environment.items()
+        if os.environ.get(key) != value
+    }
+    if missing:
+        arguments = [sys.executable, *sys.orig_argv[1:]]
+        sys.stdout.flush()
+        os.execve(sys.executable, arguments, {**os.environ, **missing})
+    if name is None:
+        print(
+            f"accelerator {selected.spec.name} (best available; "
+            f"{environment.ACCELERATOR} names another)",
+            file=sys.stderr,
+        )
+    return selected

@@ -1,0 +1,26 @@
+"""Configuration of a checkpoint: the published config.json, its rules, and what follows from it."""
+
+from deepinfer.config.engram import EngramHash, engram_hashes
+from deepinfer.config.limits import Limit
+from deepinfer.config.model import (
+    ModelConfig,
+    QuantizationConfig,
+    TextConfig,
+    UnknownConfigKeyWarning,
+    VisionConfig,
+    YarnConfig,
+)
+from deepinfer.config.schedule import LayerPlan
+
+__all__ = [
+    "EngramHash",
+    "LayerPlan",
+    "Limit",
+    "ModelConfig",
+    "QuantizationConfig",
+    "TextConfig",
+    "UnknownConfigKeyWarning",
+    "VisionConfig",
+    "YarnConfig",
+    "engram_hashes",
+]

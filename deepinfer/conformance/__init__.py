@@ -1,0 +1,1 @@
+"""Checks of a backend: golden data here, the conformance suite later."""

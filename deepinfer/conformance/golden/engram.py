@@ -1,0 +1,150 @@
+"""Engram vectors: hash constants, table rows, and the gated injection of a real layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import Contract, NgramHash
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.config import EngramHash, engram_hashes
+from deepinfer.conformance.golden.comparison import DTYPES, close, equal
+from deepinfer.conformance.golden.data import GoldenData, GoldenModel, Tensors
+from deepinfer.conformance.golden.report import Item
+from deepinfer.model import WeightLoader
+from deepinfer.text import Tokenizer, compressed_token_map
+
+TINY_MODEL = "tiny-a"
+"""The model whose tokenizer and tables the `engram.tiny` vectors were made with."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    engram_layer_ids: tuple[int, ...] = (1, 14)
+    engram_max_ngram_size: int = 4
+    engram_vocab_size: int = 16_000_000
+    engram_n_heads: int = 8
+    engram_compressed_vocab_size: int = 99092
+
+
+def check_engram(
+    data: GoldenData, operators: Contract, vectors: Tensors, compute: str
+) -> list[Item]:
+    """All Engram vectors; those of the tiny model only where its checkpoint is there."""
+    items = []
+    if compute == "fp32":
+        items += _published(operators, vectors)
+    tiny = data.model(TINY_MODEL)
+    if tiny is not None:
+        items += _tiny(tiny, operators, vectors, compute)
+    return items
+
+
+def history(compressed: Tensor, order: int) -> Tensor:
+    """[T] compressed ids, -1 for blocked tokens -> history [T, order], -1 before the start."""
+    padded = torch.nn.functional.pad(compressed, (order - 1, 0), value=-1)
+    return padded.unfold(0, order, 1).flip(1)
+
+
+def device_hash(operators: Contract, constants: EngramHash, heads: int, pad: int) -> NgramHash:
+    """Hash constants on the device."""
+    tensor = operators.tensor
+    return NgramHash(
+        tensor(constants.multipliers, torch.int64),
+        tensor(constants.primes, torch.int64),
+        tensor(constants.offsets, torch.int64),
+        heads,
+        pad,
+    )
+
+
+def _constants(vectors: Tensors, kind: str, hashes: dict[int, EngramHash]) -> list[Item]:
+    items = []
+    for key in ("primes", "offsets", "multipliers"):
+        got = torch.tensor([getattr(constants, key) for constants in hashes.values()])
+        items.append(
+            equal(f"ops/engram/{kind}.{key}", "fp32", got, vectors.get(f"engram.{kind}.{key}"))
+        )
+    return items
+
+
+def _published(operators: Contract, vectors: Tensors) -> list[Item]:
+    settings = _Settings()
+    hashes = engram_hashes(settings)
+    items = _constants(vectors, "published", hashes)
+    rows = torch.tensor([constants.rows for constants in hashes.values()])
+    for key in ("rows", "rows_config"):
+        want = vectors.get(f"engram.published.{key}")
+        items.append(equal(f"ops/engram/published.{key}", "fp32", rows, want))
+    compressed = vectors.get("engram.published.compressed_ids")
+    mask = vectors.get("engram.published.token_mask")
+    blocked = torch.where(mask, compressed, torch.full_like(compressed, -1))
+    for key, ids in (("hash_ids", compressed), ("hash_ids_masked", blocked)):
+        want = vectors.get(f"engram.published.{key}")
+        got = torch.stack([_rows(operators, hashes, row, 8, 2) for row in ids])
+        items.append(equal(f"ops/engram/published.{key}", "fp32", got, want))
+    return items
+
+
+def _rows(
+    operators: Contract, hashes: dict[int, EngramHash], compressed: Tensor, heads: int, pad: int
+) -> Tensor:
+    """Table rows of every layer: [T, layers, columns]."""
+    order = len(next(iter(hashes.values())).multipliers)
+    past = history(compressed, order).to(operators.device)
+    return torch.stack(
+        [
+            operators.ngram_rows(past, device_hash(operators, constants, heads, pad))
+            for constants in hashes.values()
+        ],
+        dim=1,
+    )
+
+
+def _tiny(model: GoldenModel, operators: Contract, vectors: Tensors, compute: str) -> list[Item]:
+    with Checkpoint.open(model.checkpoint, progress=False) as checkpoint:
+        text = checkpoint.config.text
+        tokenizer = Tokenizer.from_directory(model.checkpoint, checkpoint.config)
+        token_map = torch.from_numpy(compressed_token_map(tokenizer, text.vocab_size)).long()
+        pad = int(token_map[text.engram_pad_token_id])
+        items = []
+        if compute == "fp32":
+            items += _tiny_hashes(operators, vectors, checkpoint, token_map, pad)
+        layer = int(vectors.get("engram.tiny.layer")[0])
+        weights = WeightLoader(checkpoint, operators, pad).layer(layer).engram
+    assert weights is not None
+    ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
+    past = history(token_map[ids], text.engram_max_ngram_size).to(operators.device)
+    streams = vectors.get(f"engram.tiny.streams_in.{compute}").to(DTYPES[compute])
+    for key, blocked in (("streams_out", torch.zeros_like(mask)), ("streams_out_masked", ~mask)):
+        got = operators.engram(streams, past, weights, blocked)
+        want = vectors.get(f"engram.tiny.{key}.{compute}")
+        items.append(close(f"ops/engram/tiny.{key}", compute, got, want))
+    return items
+
+
+def _tiny_hashes(
+    operators: Contract, vectors: Tensors, checkpoint: Checkpoint, token_map: Tensor, pad: int
+) -> list[Item]:
+    text = checkpoint.config.text
+    hashes = text.engram_hashes
+    items = _constants(vectors, "tiny", hashes)
+    name = "ops/engram/tiny"
+    items.append(
+        equal(f"{name}.token_map", "fp32", token_map, vectors.get("engram.tiny.token_map"))
+    )
+    want = vectors.get("engram.tiny.pad_compressed")
+    items.append(equal(f"{name}.pad_compressed", "fp32", torch.tensor([pad]), want))
+    for length in (1, 2, 3, 4, 9):
+        ids = token_map[vectors.get(f"engram.tiny.ids{length}")]
+        got = _rows(operators, hashes, ids, text.engram_n_heads, pad)
+        want = vectors.get(f"engram.tiny.hash_ids{length}")
+        items.append(equal(f"{name}.hash_ids{length}", "fp32", got, want))
+    ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
+    compressed = torch.where(mask, token_map[ids], torch.full_like(ids, -1))
+    got = _rows(operators, hashes, compressed, text.engram_n_heads, pad)
+    want = vectors.get("engram.tiny.masked.hash_ids")
+    items.append(equal(f"{name}.masked.hash_ids", "fp32", got, want))
+    return items

@@ -1,0 +1,97 @@
+"""Results of the golden check: one `Item` per thing compared, and the closing line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PASSED = "passed"
+FAILED = "failed"
+ALLOWED = "allowed"
+NOT_COVERED = "not covered"
+
+BUILT_LATER = ("draft", "vision")
+"""Components that may be left uncovered until they are built."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number and its limit. sense: "<=" or ">=" (value sense limit passes)."""
+
+    metric: str
+    value: float
+    sense: str
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Does the value keep the limit? NaN never does."""
+        return self.value <= self.limit if self.sense == "<=" else self.value >= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value:.3g} {self.sense} {self.limit:.3g}"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One comparison: where it comes from, what was measured, and the verdict.
+
+    component: "text", "draft" or "vision". verdict: passed, failed, not covered, or allowed (a
+    limit was missed inside the number of exceptions that the data's rules allow).
+    """
+
+    name: str
+    compute: str
+    measures: tuple[Measure, ...]
+    verdict: str
+    component: str = "text"
+    note: str = ""
+
+    @classmethod
+    def of(cls, name: str, compute: str, *measures: Measure, note: str = "") -> Item:
+        """Judge by all measures; an item without a measure is a programmer's error."""
+        if not measures:
+            raise ValueError(f"{name}: nothing was measured")
+        verdict = PASSED if all(measure.passed for measure in measures) else FAILED
+        return cls(name, compute, measures, verdict, note=note)
+
+    @classmethod
+    def uncovered(cls, name: str, component: str, note: str) -> Item:
+        """Data that nothing here compares."""
+        return cls(name, "", (), NOT_COVERED, component, note)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [f"{self.verdict:<11}", f"{self.compute:<4}", self.name]
+        parts += [f"[{'; '.join(str(measure) for measure in self.measures)}]"]
+        return " ".join(parts) + (f" ({self.note})" if self.note else "")
+
+
+@dataclass
+class Report:
+    """All items of one run. require_all: uncovered items count as failed."""
+
+    items: list[Item] = field(default_factory=list)
+    require_all: bool = False
+
+    def counts(self) -> tuple[int, int, int]:
+        """(covered, failed, not covered); failed ones are counted as covered too."""
+        covered = sum(item.verdict != NOT_COVERED for item in self.items)
+        failed = sum(item.verdict == FAILED for item in self.items)
+        uncovered = [item for item in self.items if item.verdict == NOT_COVERED]
+        counted = [i for i in uncovered if self.require_all or i.component not in BUILT_LATER]
+        return covered, failed + len(counted), len(uncovered)
+
+    def summary(self) -> str:
+        """The closing line."""
+        covered, failed, uncovered = self.counts()
+        return f"covered {covered}, failed {failed}, not covered {uncovered}"
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if something was covered and nothing failed."""
+        covered, failed, _ = self.counts()
+        return 0 if covered and not failed else 1

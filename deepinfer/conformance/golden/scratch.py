@@ -1,0 +1,60 @@
+"""Small pools and batches for checks of single operators."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import CONTEXT, Activation, Batch, Contract, Pool, Region, Table
+from deepinfer.formats import EntryFormat, dequantise
+
+PAGE_TOKENS = 16
+
+
+def single_sequence(operators: Contract, length: int) -> Batch:
+    """A batch of one sequence's positions 0..length-1, all new, in blocks and pages of its own.
+
+    The context group has one block, number 1; the window group has pages 1, 2, ... of 16 tokens.
+    """
+    pages = max(1, -(-length // PAGE_TOKENS))
+    tensor = operators.tensor
+    return Batch(
+        token_ids=tensor([0] * length, torch.int64),
+        positions=tensor(list(range(length)), torch.int64),
+        sequence=tensor([0] * length, torch.int64),
+        query_start=tensor([0, length], torch.int64),
+        context_lengths=tensor([length], torch.int64),
+        slots=tensor([1], torch.int64),
+        image_mask=tensor([False] * length, torch.bool),
+        context=Table(tensor([[1]], torch.int64), tensor([0], torch.int64)),
+        window=Table(tensor([list(range(1, pages + 1))], torch.int64), tensor([0], torch.int64)),
+        max_context=length,
+    )
+
+
+def region(
+    operators: Contract, format: EntryFormat, width: int, entries: int, group: str = CONTEXT
+) -> Region:
+    """A pool that holds one region: 2 context blocks, or pages for `entries` window tokens."""
+    per_block = entries if group == CONTEXT else PAGE_TOKENS
+    blocks = 2 if group == CONTEXT else 1 + -(-entries // PAGE_TOKENS)
+    size = format.region_bytes(per_block, width)
+    data = torch.zeros((blocks, size), dtype=torch.uint8, device=operators.device)
+    return Region(Pool(data, size), group, 0, format, width, per_block)
+
+
+def stored(operators: Contract, format: EntryFormat, values: Tensor) -> Tensor:
+    """Values [T, D] written to a cache and read back."""
+    rows = len(values)
+    batch = single_sequence(operators, rows)
+    place = region(operators, format, values.shape[1], rows)
+    operators.store(values, place, batch.positions, batch)
+    return operators.load(place, batch.sequence, batch.positions, batch, values.dtype)
+
+
+def dequantised(activation: Activation) -> Tensor:
+    """The values of an activation's quantised half."""
+    if activation.quantised is None or activation.scheme is None:
+        raise ValueError("the activation is not quantised")
+    codes, scales = activation.quantised
+    return dequantise(codes, scales, activation.scheme, activation.dtype)

@@ -1,0 +1,18 @@
+"""The V4.1 text model: weights, layers, and the list of operator calls it makes."""
+
+from deepinfer.model.backbone import Backbone, Residual, Selections
+from deepinfer.model.calls import model_calls
+from deepinfer.model.rotary import inverse_frequencies, layer_frequencies
+from deepinfer.model.weights import BackboneWeights, LayerWeights, WeightLoader
+
+__all__ = [
+    "Backbone",
+    "BackboneWeights",
+    "LayerWeights",
+    "Residual",
+    "Selections",
+    "WeightLoader",
+    "inverse_frequencies",
+    "layer_frequencies",
+    "model_calls",
+]

@@ -1,0 +1,203 @@
+"""The text model over one batch: operators called in order, no device code.
+
+A prompt chunk, a decode row and a draft row are the same rows here. Source: model specification,
+Appendix A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import (
+    Activation,
+    Batch,
+    Contract,
+    Group,
+    Mix,
+    Numerics,
+    Selection,
+    WindowSpan,
+)
+from deepinfer.cache import CachePools
+from deepinfer.config import TextConfig
+from deepinfer.model.weights import BackboneWeights, LayerWeights
+
+
+@dataclass
+class Residual:
+    """The state between sub-layers.
+
+    streams [T, S, H]; pre [T, S] the carried pre mix; out [T, H] and mix: the last sub-layer's
+    output that has not been written into the streams yet, None before the first one.
+    """
+
+    streams: Tensor
+    pre: Tensor
+    out: Tensor | None = None
+    mix: Mix | None = None
+
+
+@dataclass
+class Selections:
+    """Index results that later layers take over; they live only within a forward."""
+
+    selection: Selection | None = None
+    candidates: Tensor | None = None
+
+
+class Backbone:
+    """The layers between token ids and logits.
+
+    numerics: rounding mode. dtype: compute precision, bf16, float32 or float64.
+    """
+
+    def __init__(
+        self,
+        text: TextConfig,
+        weights: BackboneWeights,
+        operators: Contract,
+        numerics: Numerics,
+        dtype: torch.dtype,
+        group: Group | None = None,
+    ) -> None:
+        self.text = text
+        self.weights = weights
+        self.operators = operators
+        self.numerics = numerics
+        self.dtype = dtype
+        self.group = group or Group()
+        self.scale = float(text.head_dim**-0.5)
+
+    def forward(self, batch: Batch, pools: CachePools, rows: Tensor) -> Tensor:
+        """Run the batch, leave its entries in the pools: logits of `rows` [M] -> [M, V] fp32."""
+        residual = self.begin(batch)
+        selections = Selections()
+        for layer in self.weights.layers:
+            residual = self.layer(layer, residual, selections, batch, pools)
+        return self.head(residual, rows)
+
+    def begin(self, batch: Batch) -> Residual:
+        """Embeddings in every stream, and a pre mix that reads stream 0."""
+        embedded = self.operators.embed(self.weights.embedding, batch.token_ids, self.dtype)
+        streams = embedded.unsqueeze(1).repeat(1, self.text.hc_mult, 1)
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        pre = torch.zeros(streams.shape[:2], dtype=wide, device=streams.device)
+        pre[:, 0] = 1
+        return Residual(streams, pre)
+
+    def layer(
+        self,
+        weights: LayerWeights,
+        residual: Residual,
+        selections: Selections,
+        batch: Batch,
+        pools: CachePools,
+    ) -> Residual:
+        """One layer: Engram, attention, mixture of experts; the last output stays pending."""
+        scheme = self.numerics.activation_scheme
+        if weights.engram is not None:
+            residual = self._engram(weights, residual, batch)
+        if residual.out is None or residual.mix is None:
+            streams = residual.streams
+            mix, a = self.operators.enter(streams, residual.pre, weights.attention_site, scheme)
+        else:
+            streams, mix, a = self.operators.advance(
+                residual.out, residual.streams, residual.mix, weights.attention_site, scheme
+            )
+        out = self._attention(weights, a, selections, batch, pools)
+        streams, mix, b = self.operators.advance(out, streams, mix, weights.mixture_site, scheme)
+        out = self.operators.mixture(
+            b,
+            weights.router,
+            weights.experts,
+            weights.shared,
+            batch.image_mask,
+            self.text.swiglu_limit,
+            self.group,
+            self.numerics,
+        )
+        return Residual(streams, mix.pre, out, mix)
+
+    def settle(self, residual: Residual) -> Residual:
+        """Write the pending output into the streams."""
+        if residual.out is None or residual.mix is None:
+            return residual
+        streams = self.operators.expand(residual.out, residual.streams, residual.mix)
+        return Residual(streams, residual.mix.pre)
+
+    def head(self, residual: Residual, rows: Tensor) -> Tensor:
+        """Logits of the given rows [M] int64 -> [M, V] fp32 (float64 in float64 compute)."""
+        mix = residual.mix
+        chosen = Residual(
+            residual.streams[rows],
+            residual.pre[rows],
+            residual.out[rows] if residual.out is not None else None,
+            Mix(*(part[rows] for part in mix)) if mix is not None else None,
+        )
+        chosen = self.settle(chosen)
+        collapsed = self.operators.collapse(chosen.streams, chosen.pre)
+        return self.operators.logits(
+            collapsed, self.weights.norm, self.text.rms_norm_eps, self.weights.head
+        )
+
+    def _engram(self, weights: LayerWeights, residual: Residual, batch: Batch) -> Residual:
+        assert weights.engram is not None
+        if batch.history is None:
+            raise ValueError("this model has Engram layers; build the batch with its history")
+        residual = self.settle(residual)
+        streams = self.operators.engram(
+            residual.streams, batch.history, weights.engram, batch.image_mask
+        )
+        return Residual(streams, residual.pre)
+
+    def _attention(
+        self,
+        weights: LayerWeights,
+        a: Activation,
+        selections: Selections,
+        batch: Batch,
+        pools: CachePools,
+    ) -> Tensor:
+        plan, ops = weights.plan, self.operators
+        projection = ops.project(a, weights.attention, batch.positions, self.numerics)
+        window = pools.window_region(plan.index)
+        ops.store(projection.window, window, batch.positions, batch)
+        main = None
+        if plan.kv_source is not None:
+            main = pools.main(plan.kv_source)
+            index = pools.index(plan.kv_source)
+            if weights.compressor is not None:
+                state = pools.compressor(plan.index)
+                ops.update_context(a, weights.compressor, state, main, index, batch, self.numerics)
+            if weights.indexer is not None:
+                selections.selection = ops.select(
+                    projection.latent,
+                    a,
+                    weights.indexer,
+                    index,
+                    selections.candidates if plan.uses_candidates else None,
+                    batch,
+                    self.numerics,
+                )
+                if plan.candidate_source:
+                    selections.candidates = selections.selection.candidates
+        return ops.attend_output(
+            projection.queries,
+            window,
+            self.window_span(batch),
+            main,
+            selections.selection if main is not None else None,
+            weights.sink,
+            self.scale,
+            batch,
+            weights.output,
+            self.numerics,
+        )
+
+    def window_span(self, batch: Batch) -> WindowSpan:
+        """Causal rows see the last `sliding_window` positions, themselves included."""
+        first = (batch.positions - self.text.sliding_window + 1).clamp(min=0)
+        return WindowSpan(first, batch.positions, self.text.sliding_window)

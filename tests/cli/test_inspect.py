@@ -1,0 +1,64 @@
+"""`inspect` on a tiny checkpoint: both forms of the report and its usage errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepinfer.cli.inspect import Section, run, short_count
+from deepinfer.errors import UsageError
+from tests.checkpoint.writer import tiny_config, write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    write_checkpoint(directory, tiny_config())
+    return directory
+
+
+def test_json_tallies_add_up(tiny: Path) -> None:
+    report = json.loads(run(tiny, batch=3, length=100, json=True))
+    index = json.loads((tiny / "model.safetensors.index.json").read_text())
+    assert report["stored_bytes"] == index["metadata"]["total_size"]
+    assert report["tensors"] == len(index["weight_map"])
+    assert sum(t["parameters"] for t in report["tallies"]) == report["parameters"]["total"]
+    assert {t["component"] for t in report["tallies"]} == {"text", "draft", "vision"}
+    assert report["cache"]["total_bytes"] == 3 * (
+        report["cache"]["block_bytes"]
+        + report["cache"]["slot_bytes"]
+        + report["cache"]["pages_per_sequence"] * report["cache"]["page_bytes"]
+    )
+
+
+def test_components_choose_what_the_plan_covers(tiny: Path) -> None:
+    text = json.loads(run(tiny, components=("text",), json=True))
+    both = json.loads(run(tiny, components=("text", "draft"), json=True))
+    assert text["memory"]["components"] == ["text"]
+    assert both["memory"]["mapped_bytes"] > text["memory"]["mapped_bytes"]
+    assert (text["cache"]["drafts"], both["cache"]["drafts"]) == (0, 3)
+
+
+def test_text_lists_release_limits_and_extra_sections(tiny: Path) -> None:
+    text = run(tiny, extra=[Section("backend lacks", [("verify", "not built")])])
+    assert "text_config.index_n_heads = 2: 32 index heads" in text
+    assert text.endswith("backend lacks\n  verify  not built")
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "message"),
+    [(0, 1, "batch = 0"), (1, 0, "length = 0: must be 1 to 4096"), (1, 4097, "length = 4097")],
+)
+def test_impossible_plans(tiny: Path, batch: int, length: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(tiny, batch=batch, length=length)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (999, "999"), (1_540, "1.54k"), (485_268_480, "485.27M"), (7_892_776_248, "7.89B")],
+)
+def test_short_count(count: int, text: str) -> None:
+    assert short_count(count) == text
