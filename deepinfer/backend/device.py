@@ -29,8 +29,8 @@ class Device:
         return None
 
     def tensor(self, values: Sequence[Any] | Any, dtype: torch.dtype) -> Tensor:
-        """A device tensor from host values (lists or numpy arrays)."""
-        return torch.as_tensor(values, dtype=dtype).to(self.device)
+        """A device tensor from host values (lists or numpy arrays), never sharing their memory."""
+        return torch.tensor(values, dtype=dtype, device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A host buffer for asynchronous copies; ordinary memory by default."""

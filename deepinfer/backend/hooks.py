@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What a backend says of itself. modes: the first one is the default."""
+    """What a backend says of itself. name: its entry point's. modes: the first is the default."""
 
     name: str
     contract_version: tuple[int, int]

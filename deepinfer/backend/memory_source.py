@@ -14,6 +14,7 @@ _NAMES = {
     torch.float8_e8m0fnu: "F8_E8M0",
     torch.int8: "I8",
 }
+_BYTE_FORMATS = ("F8_E4M3", "F8_E8M0", "I8")
 
 
 class MemorySource(Source):
@@ -24,10 +25,15 @@ class MemorySource(Source):
     """
 
     def __init__(self, values: Tensor, name: str = "memory", dtype: str | None = None) -> None:
-        self.dtype = dtype or _NAMES[values.dtype]
-        byte_format = self.dtype in ("F8_E4M3", "F8_E8M0", "I8")
+        self.dtype = dtype or _NAMES.get(values.dtype, "")
+        if not _fits(values.dtype, self.dtype):
+            raise ValueError(
+                f"source {name!r}: values are {values.dtype}, dtype is {dtype!r}; allowed: "
+                "bfloat16, float32, float8_e4m3fn, float8_e8m0fnu, int8, or uint8 with one of the "
+                f"dtypes {', '.join(_BYTE_FORMATS)}"
+            )
         self._values = values.contiguous()
-        if byte_format and self._values.dtype != torch.uint8:
+        if self.dtype in _BYTE_FORMATS:
             self._values = self._values.view(torch.uint8)
         self.name = name
         self.shape = tuple(values.shape)
@@ -44,5 +50,14 @@ class MemorySource(Source):
         return self._values
 
     def rows(self, start: int, stop: int) -> MemorySource:
-        """The slice [start, stop) along the first dimension."""
+        """The slice [start, stop) along the first dimension; ValueError where it leaves it."""
+        if not self.shape or not 0 <= start <= stop <= self.shape[0]:
+            raise ValueError(
+                f"{self.name}: rows [{start}, {stop}) leave the shape {list(self.shape)}"
+            )
         return MemorySource(self._values[start:stop], self.name, self.dtype)
+
+
+def _fits(stored: torch.dtype, dtype: str) -> bool:
+    """Are values of `stored` those of the safetensors type, as they are or as its raw bytes?"""
+    return _NAMES.get(stored) == dtype or (stored == torch.uint8 and dtype in _BYTE_FORMATS)

@@ -117,40 +117,58 @@ def load(name: str, entries: list[EntryPoint], mode: str | None = None) -> Insta
     Never raises for a broken plugin: the error is kept in the result.
     """
     distributions = sorted({_distribution(entry) for entry in entries})
+    distribution = ", ".join(distributions)
     if len(entries) > 1:
         return Installed(
             name,
-            ", ".join(distributions),
-            error=f"{len(entries)} distributions register a backend named {name!r}: "
-            f"{', '.join(distributions)}; uninstall all but one",
+            distribution,
+            error=f"{len(entries)} entry points register a backend named {name!r}, of "
+            f"{distribution}; uninstall all but one",
         )
-    distribution = distributions[0]
     try:
         manager = _manager(name, entries[0].load())
-        spec = manager.hook.deepinfer_backend()
-        if not isinstance(spec, BackendSpec):
-            raise BackendContractError(
-                f"deepinfer_backend returned {type(spec).__name__}, expected BackendSpec"
-            )
-        _check_version(spec)
-        if not spec.modes:
-            raise BackendContractError("deepinfer_backend names no mode; name at least one")
-        availability = manager.hook.deepinfer_probe(mode=mode)
+        spec = _checked(name, manager.hook.deepinfer_backend())
+        if spec.mode(mode) is None:
+            availability: object = Availability(False, reasons=(_no_mode(spec, mode),))
+        else:
+            availability = manager.hook.deepinfer_probe(mode=mode)
         if not isinstance(availability, Availability):
             raise BackendContractError(
                 f"deepinfer_probe returned {type(availability).__name__}, expected Availability"
             )
     except BackendContractError as error:
         return Installed(name, distribution, error=str(error))
-    except Exception:
+    except (Exception, SystemExit):  # a plugin may not end the process either
         return Installed(name, distribution, error=traceback.format_exc())
     return Installed(name, distribution, spec, availability, hooks=manager.hook)
 
 
+def _checked(name: str, spec: object) -> BackendSpec:
+    """The answer of `deepinfer_backend`, if it is one of this contract."""
+    if not isinstance(spec, BackendSpec):
+        raise BackendContractError(
+            f"deepinfer_backend returned {type(spec).__name__}, expected BackendSpec"
+        )
+    _check_version(spec)
+    if spec.name != name:
+        raise BackendContractError(
+            f"the backend calls itself {spec.name!r} and its entry point is named {name!r}; "
+            "both must be equal"
+        )
+    if not spec.modes:
+        raise BackendContractError("deepinfer_backend names no mode; name at least one")
+    return spec
+
+
 def _check_version(spec: BackendSpec) -> None:
-    major, minor = spec.contract_version
-    if (major, minor) == CONTRACT_VERSION:
-        return
+    """Same major; an older minor has fewer operators, which have default bodies."""
+    try:
+        major, minor = (int(part) for part in spec.contract_version)
+    except (TypeError, ValueError):
+        raise BackendContractError(
+            f"backend {spec.name!r} states contract version {spec.contract_version!r}, "
+            "expected (major, minor)"
+        ) from None
     theirs, ours = f"{major}.{minor}", ".".join(str(part) for part in CONTRACT_VERSION)
     if major != CONTRACT_VERSION[0]:
         raise BackendContractError(
@@ -171,13 +189,20 @@ def discover(skip: Iterable[str] = (), mode: str | None = None) -> list[Installe
 
 
 def _others(name: str, skip: Iterable[str]) -> str:
+    return _listed(discover({*skip, name}))
+
+
+def _listed(backends: Iterable[Installed]) -> str:
     lines = []
-    for other in discover(skip):
-        if other.name == name:
-            continue
-        state = "usable" if other.usable else f"not usable: {other.reasons()}"
-        lines.append(f"  {other.name}: {state}")
+    for backend in backends:
+        state = "usable" if backend.usable else f"not usable: {backend.reasons()}"
+        lines.append(f"  {backend.name}: {state}")
     return "\n".join(lines) if lines else "  (none)"
+
+
+def _skipping(skip: Iterable[str], names: Iterable[str]) -> str:
+    """The variable that skips `names` beside what is skipped already."""
+    return f"{SKIP_VARIABLE}={','.join([*skip, *names])}"
 
 
 def select(
@@ -192,6 +217,12 @@ def select(
     """
     if not name:
         return _best(mode, skip)
+    skip = tuple(skip)
+    if name in skip:
+        raise UsageError(
+            f"accelerator {name!r} is named and, by {SKIP_VARIABLE}={','.join(skip)}, skipped; "
+            "do one of the two"
+        )
     found = installed_entry_points(skip)
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
@@ -204,7 +235,7 @@ def select(
         raise BackendContractError(
             f"backend {name!r} (distribution {backend.distribution}) could not be loaded:\n"
             f"{backend.error.rstrip()}\n"
-            f"To start without it, unset {VARIABLE} and set {SKIP_VARIABLE}={name}. "
+            f"To start without it, unset {VARIABLE} and set {_skipping(skip, [name])}. "
             f"Other backends:\n{_others(name, skip)}"
         )
     assert backend.spec is not None and backend.availability is not None
@@ -221,15 +252,23 @@ def select(
 
 
 def _best(mode: str | None, skip: Iterable[str]) -> Selected:
-    candidates = discover(skip)
+    skip = tuple(skip)
+    candidates = discover(skip, mode)
     broken = [backend for backend in candidates if backend.error]
     if broken:
-        first = broken[0]
-        raise BackendContractError(
-            f"backend {first.name!r} (distribution {first.distribution}) could not be loaded:\n"
-            f"{first.error.rstrip()}\n"
-            f"To skip it set {SKIP_VARIABLE}={first.name}, or name a backend with {VARIABLE}."
+        errors = "".join(
+            f"backend {backend.name!r} (distribution {backend.distribution}) could not be "
+            f"loaded:\n{backend.error.rstrip()}\n"
+            for backend in broken
         )
+        raise BackendContractError(
+            f"{errors}To skip it set {_skipping(skip, [backend.name for backend in broken])}, "
+            f"or name a backend with {VARIABLE}."
+        )
+    specs = [backend.spec for backend in candidates if backend.spec is not None]
+    if specs and all(spec.mode(mode) is None for spec in specs):
+        modes = "; ".join(_no_mode(spec, mode) for spec in specs)
+        raise UsageError(f"no installed backend has the mode {mode!r}: {modes}")
     usable = [
         backend
         for backend in candidates
@@ -239,7 +278,8 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
     ]
     if not usable:
         raise BackendUnavailableError(
-            "no usable accelerator backend is installed. Installed:\n" + _others("", skip)
+            "no installed accelerator backend can be chosen by itself on this machine; name one "
+            f"with {VARIABLE}. Installed:\n{_listed(candidates)}"
         )
     usable.sort(key=lambda backend: (-_rank(backend), backend.name))
     best = usable[0]
@@ -254,9 +294,13 @@ def _rank(backend: Installed) -> int:
 def _mode(spec: BackendSpec, mode: str | None) -> Mode:
     chosen = spec.mode(mode)
     if chosen is None:
-        allowed = ", ".join(known.name for known in spec.modes)
-        raise UsageError(f"backend {spec.name!r} has no mode {mode!r}; its modes are: {allowed}")
+        raise UsageError(_no_mode(spec, mode))
     return chosen
+
+
+def _no_mode(spec: BackendSpec, mode: str | None) -> str:
+    allowed = ", ".join(known.name for known in spec.modes)
+    return f"backend {spec.name!r} has no mode {mode!r}; its modes are: {allowed}"
 
 
 def reference_for(selected: Selected, backend: Backend) -> Backend:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,12 @@ from deepinfer.errors import UsageError
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table of the report; every row has as many cells as the longest."""
+    """A titled table of the report. key, data: the same for JSON, where a section adds to it."""
 
     title: str
     rows: Sequence[Sequence[str]]
+    key: str = ""
+    data: Any = None
 
 
 @dataclass(frozen=True)
@@ -127,19 +129,22 @@ def run(
     revision: str | None = None,
     token: str | None = None,
     offline: bool | None = None,
-    extra: Sequence[Section] = (),
+    extra: Callable[[Checkpoint], Sequence[Section]] = lambda checkpoint: (),
 ) -> str:
-    """The report on a directory or Hub id, as text or JSON. `extra`: sections appended to the text.
+    """The report on a directory or Hub id, as text or JSON.
 
-    components: whose weights the memory plan covers; None means all that there are.
+    components: whose weights the memory plan covers; None means all that there are. extra: more
+    sections about the opened checkpoint, after the others; in JSON under their `key`.
     """
     with Checkpoint.open(
         checkpoint, components, revision=revision, token=token, offline=offline
     ) as opened:
         inspection = inspect_checkpoint(opened, batch=batch, length=length)
+        sections = extra(opened)
     if json:
-        return json_module.dumps(inspection.as_dict(), indent=2)
-    return render(inspection, extra)
+        more = {section.key: section.data for section in sections}
+        return json_module.dumps({**inspection.as_dict(), **more}, indent=2)
+    return render(inspection, sections)
 
 
 def short_count(count: int) -> str:

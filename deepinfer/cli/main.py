@@ -6,12 +6,11 @@ import json as json_module
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from deepinfer.cli.selection import choose
 from deepinfer.config import environment
-from deepinfer.errors import DeepInferError, UsageError
+from deepinfer.errors import UsageError
 
 app = typer.Typer(
     help="Run DeepSeek-V4.1 on any accelerator.",
@@ -35,6 +34,41 @@ def backends(json: Json = False) -> None:
 
     rows = backend_rows(environment.names(environment.SKIP_BACKENDS))
     print(json_module.dumps(rows, indent=2) if json else render(rows))
+
+
+@app.command()
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint directory or Hub id.")],
+    batch: Annotated[int, typer.Option(help="Sequences of the memory plan.")] = 1,
+    length: Annotated[int, typer.Option(help="Tokens per sequence of the memory plan.")] = 4096,
+    calls: Annotated[bool, typer.Option("--calls", help="List the operator calls.")] = False,
+    numerics: Annotated[str, typer.Option(help="auto, ref or infer: of the calls.")] = "auto",
+    compute: Annotated[str, typer.Option(help="bf16, fp32 or fp64: of the calls.")] = "bf16",
+    accelerator: Accelerator = None,
+    mode: Mode = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    json: Json = False,
+) -> None:
+    """What a checkpoint holds and what it takes to run it; reads headers only."""
+    from deepinfer.checkpoint import Checkpoint
+    from deepinfer.cli.inspect import Section, run
+    from deepinfer.cli.requirements import backend_section, calls_section, checkpoint_calls
+    from deepinfer.engine import EngineOptions
+
+    options = EngineOptions(
+        numerics=numerics,
+        compute=compute,
+        max_model_len=max(length, 1),
+        max_num_seqs=max(batch, 1),
+    )
+    selected = choose(accelerator, mode, require=False)
+
+    def extra(opened: Checkpoint) -> list[Section]:
+        listed = checkpoint_calls(opened, options, options.numerics_for(opened.config))
+        sections = [backend_section(selected, listed)]
+        return [*sections, calls_section(listed)] if calls else sections
+
+    print(run(checkpoint, batch=batch, length=length, revision=revision, json=json, extra=extra))
 
 
 @app.command()
@@ -101,18 +135,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def invoke(application: typer.Typer, arguments: list[str] | None, name: str) -> int:
-    """Run a typer application without letting it end the process: the exit status."""
+    """Run a typer application without letting it end the process: the exit status.
+
+    Usage errors are printed by typer; a DeepInferError and a closed pipe are left to the launcher.
+    """
+    status: object = 0
     try:
-        result = typer.main.get_command(application).main(
-            args=arguments, prog_name=name, standalone_mode=False
-        )
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        return error.exit_code
-    except click.exceptions.Abort:
-        return 130
-    except DeepInferError:
-        raise
-    return result if isinstance(result, int) else 0
+        typer.main.get_command(application).main(args=arguments, prog_name=name)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        status = stop.code
+    sys.stdout.flush()
+    return status if isinstance(status, int) else int(status is not None)

@@ -9,14 +9,15 @@ from deepinfer.backend.registry import Selected, select
 from deepinfer.config import environment
 
 
-def choose(accelerator: str | None, mode: str | None) -> Selected:
+def choose(accelerator: str | None, mode: str | None, require: bool = True) -> Selected:
     """The backend of a command; re-executes the process when its mode needs other variables.
 
     accelerator: the flag, which wins over DEEPINFER_ACCELERATOR. Announces on stderr what was
-    chosen when nothing was named.
+    chosen when nothing was named. With `require` False a backend that this machine cannot run is
+    returned all the same, for commands that only ask what it supports.
     """
     name = accelerator or environment.text(environment.ACCELERATOR)
-    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS))
+    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS), require)
     missing = {
         key: value
         for key, value in selected.mode.environment.items()

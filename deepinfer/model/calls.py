@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from deepinfer.backend import CallSpec, Fact, Numerics
 from deepinfer.config import LayerPlan, ModelConfig, TextConfig
+from deepinfer.formats import Scheme
 
 Ranges = Mapping[str, tuple[int, int]]
 Facts = Mapping[str, Fact]
@@ -29,7 +30,10 @@ class CallLimits:
 def model_calls(
     config: ModelConfig, numerics: Numerics, dtype: str, limits: CallLimits
 ) -> list[CallSpec]:
-    """Every distinct call of the text model, in order of first use. dtype: "bf16", "fp32", ..."""
+    """Every distinct call of the text model, in order of first use. dtype: "bf16", "fp32", ...
+
+    A weight fact of "bf16" means unquantised: such a matrix may be stored in float32 as well.
+    """
     seen: dict[CallSpec, None] = {}
     for call in _Calls(config, numerics, dtype, limits).all():
         seen.setdefault(call)
@@ -56,7 +60,7 @@ class _Calls:
         text = self.text
         yield CallSpec.of(
             "embed",
-            {"dtype": self.dtype, "rows": text.vocab_size, "width": text.hidden_size},
+            {"dtype": self.dtype, "vocabulary": text.vocab_size, "width": text.hidden_size},
             self.rows,
         )
         for plan in text.layers:
@@ -79,20 +83,30 @@ class _Calls:
         return {"streams": self.text.hc_mult, "width": self.text.hidden_size}
 
     def linear(
-        self, inputs: int, outputs: int, kind: str, step: str, out: str | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        kind: str,
+        step: str,
+        out: str | None = None,
+        scheme: str | None = None,
+        ranges: Ranges | None = None,
     ) -> CallSpec:
-        scheme = self.scheme if kind in ("fp8", "fp4") else None
+        """scheme: block scheme of the consumed input; by default what the numeric mode quantises.
+
+        A matmul with unquantised weights consumes values and has none.
+        """
         facts: dict[str, Fact] = {
             "inputs": inputs,
             "outputs": outputs,
             "weight": kind,
-            "scheme": scheme,
+            "scheme": scheme or self.scheme if kind in ("fp8", "fp4") else None,
             "out": out or self.dtype,
         }
-        return self.call("linear", facts, step)
+        return self.call("linear", facts, step, ranges)
 
-    def norm(self, width: int, step: str) -> CallSpec:
-        return self.call("rms_norm", {"width": width, "eps": self.text.rms_norm_eps}, step)
+    def norm(self, width: int, step: str, ranges: Ranges | None = None) -> CallSpec:
+        return self.call("rms_norm", {"width": width, "eps": self.text.rms_norm_eps}, step, ranges)
 
     def quantise(self, width: int, scheme: str | None, step: str) -> CallSpec:
         return self.call("quantise", {"width": width, "scheme": scheme}, step)
@@ -317,15 +331,18 @@ class _Calls:
         yield self.call("ngram_rows", orders, step)
         yield self.call("gather", table, step)
         outputs = (text.hc_mult + 1) * text.hidden_size
-        yield self.linear(columns * width, outputs, self.fp8, step)
+        # A gathered row is quantised as it is stored, in both numeric modes.
+        stored = Scheme.FP8_BLOCK32.value
+        yield self.linear(columns * width, outputs, self.fp8, step, scheme=stored)
         yield self.call("inject", self.streams(), step)
 
     def logits(self) -> Iterator[CallSpec]:
         text, step = self.text, "logits"
         facts: dict[str, Fact] = {"hidden": text.hidden_size, "vocabulary": text.vocab_size}
         yield self.call(step, facts, None, self.heads)
-        yield self.norm(text.hidden_size, step)
-        yield self.linear(text.hidden_size, text.vocab_size, "bf16", step, self.wide)
+        yield self.norm(text.hidden_size, step, self.heads)
+        inputs, outputs = text.hidden_size, text.vocab_size
+        yield self.linear(inputs, outputs, "bf16", step, self.wide, ranges=self.heads)
 
     def sampling(self) -> Iterator[CallSpec]:
         facts: dict[str, Fact] = {"vocabulary": self.text.vocab_size}

@@ -78,7 +78,7 @@ TEXT: dict[str, Any] = {
     "dspark_block_size": 5,
     "dspark_target_layer_ids": [5, 6, 7],
     "dspark_markov_rank": 32,
-    "dspark_n_routed_experts": 8,
+    "dspark_n_routed_experts": 4,
     "dspark_num_experts_per_tok": 2,
 }
 

@@ -62,7 +62,8 @@ class Vocabulary(NamedTuple):
 
     def token_id(self, spelling: str) -> int:
         """Id of an added token."""
-        return next(t["id"] for t in self.tokenizer["added_tokens"] if t["content"] == spelling)
+        added = {token["content"]: token["id"] for token in self.tokenizer["added_tokens"]}
+        return int(added[spelling])
 
     def files(self) -> dict[str, bytes]:
         """Contents of tokenizer.json and tokenizer_config.json by file name."""

@@ -53,7 +53,7 @@ def build_tensors(config: ModelConfig, tokens: Vocabulary, seed: int) -> Iterato
         else:
             values = _bf16_values(item, seed)
             if item.name.endswith("head.weight"):  # the head and the Markov head
-                values[rare] *= 2.0**-RARE_SHIFT
+                values[rare] /= 1 << RARE_SHIFT
             yield _stored(item, "BF16", _bf16_bytes(values))
 
 
@@ -69,7 +69,8 @@ def _random_bytes(seed: int, name: str, count: int) -> npt.NDArray[np.uint8]:
 def _normal(seed: int, name: str, count: int) -> Integers:
     """Sums of four uniform bytes, centred: integers in [-510, 510]."""
     parts = _random_bytes(seed, name, 4 * count).reshape(count, 4)
-    return parts.sum(axis=1, dtype=np.int64) - NORMAL_LIMIT
+    sums: Integers = parts.sum(axis=1, dtype=np.int64)
+    return sums - NORMAL_LIMIT
 
 
 def _wide_normal(seed: int, name: str, count: int) -> Integers:
@@ -78,12 +79,24 @@ def _wide_normal(seed: int, name: str, count: int) -> Integers:
     For what is stored in FP32, so that a loader which rounds it is noticed.
     """
     words = _random_bytes(seed, name, 8 * count).view("<u2").reshape(count, 4)
-    return words.sum(axis=1, dtype=np.int64) - 2 * 0xFFFF
+    sums: Integers = words.sum(axis=1, dtype=np.int64)
+    return sums - 2 * 0xFFFF
+
+
+def _scaled(integers: Integers, log2: int | Integers) -> Floats:
+    """integers * 2^log2, exactly."""
+    values: Floats = np.ldexp(integers.astype(np.float64), log2)
+    return values
+
+
+def _by_ending(table: dict[str, int], name: str, default: int) -> int:
+    """The entry of the first key that the name ends with."""
+    return next((value for end, value in table.items() if name.endswith(end)), default)
 
 
 def _half_log2(width: int) -> int:
     """log2 of the square root of `width`, in whole numbers: what a sum over `width` grows by."""
-    return (math.ceil(math.log2(width)) + 1) // 2
+    return ((width - 1).bit_length() + 1) // 2
 
 
 def _rare_rows(tokens: Vocabulary) -> list[int]:
@@ -106,35 +119,38 @@ def _e4m3_magnitudes() -> Floats:
     """Values of the codes 0..126; 127 is NaN."""
     code = np.arange(127)
     exponent, mantissa = code >> 3, code & 7
-    return np.where(
-        exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * np.exp2(exponent.astype(float) - 10)
-    )
+    implicit = 8 * (exponent > 0)
+    return _scaled(implicit + mantissa, np.maximum(exponent, 1) - 10)
 
 
 def _nearest_codes(values: Floats, magnitudes: Floats, sign_bit: int) -> npt.NDArray[np.uint8]:
-    distance = np.abs(np.abs(values)[:, None] - magnitudes)
-    return (distance.argmin(axis=1) + sign_bit * (values < 0)).astype(np.uint8)
+    nearest: Integers = np.abs(np.abs(values)[:, None] - magnitudes).argmin(axis=1)
+    return (nearest + sign_bit * (values < 0)).astype(np.uint8)
 
 
 DRAWS = np.arange(-NORMAL_LIMIT, NORMAL_LIMIT + 1)
 E4M3_OF_DRAW = _nearest_codes(DRAWS / 2.0, _e4m3_magnitudes(), 0x80)
 E2M1_OF_DRAW = _nearest_codes(DRAWS / 64.0, np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6]), 0x8)
 CODE_LOG2 = {Kind.FP8: 6, Kind.TABLE: 6, Kind.FP4: 1}  # of the codes' deviation, rounded down
+FP8_GAIN_LOG2 = {
+    "attn.wq_b.weight": 1,  # keys are told apart
+    "attn.wo_b.weight": 1,  # an average of many keys is small
+}
 
 
 def _quantised(item: ExpectedTensor, seed: int) -> Iterator[StoredTensor]:
     """Codes with one common distribution, and scales of three neighbouring exponents."""
     draws = _normal(seed, item.name, math.prod(item.shape)) + NORMAL_LIMIT
     if item.kind is Kind.FP4:
-        codes = E2M1_OF_DRAW[draws]
-        codes = codes[0::2] | (codes[1::2] << 4)  # the even column in the low nibble
+        even, odd = E2M1_OF_DRAW[draws[0::2]], E2M1_OF_DRAW[draws[1::2]]
+        stored = (even | odd << 4).tobytes()  # the even column in the low nibble
     else:
-        codes = E4M3_OF_DRAW[draws]
+        stored = E4M3_OF_DRAW[draws].tobytes()
     growth = 0 if item.kind is Kind.TABLE else _half_log2(item.shape[1])
-    exponent = -CODE_LOG2[item.kind] - growth
+    exponent = _by_ending(FP8_GAIN_LOG2, item.name, 0) - CODE_LOG2[item.kind] - growth
     choice = _random_bytes(seed, item.scale_name, math.prod(item.scale_shape)) & 3
     scales = np.array([-1, 0, 0, 1])[choice] + exponent + SCALE_BIAS
-    yield StoredTensor(item.name, item.kind.code_dtype, item.code_shape, codes.tobytes())
+    yield StoredTensor(item.name, item.kind.code_dtype, item.code_shape, stored)
     yield StoredTensor(
         item.scale_name, "F8_E8M0", item.scale_shape, scales.astype(np.uint8).tobytes()
     )
@@ -154,13 +170,11 @@ def _bf16_values(item: ExpectedTensor, seed: int) -> Floats:
     """Values of a BF16 tensor before rounding, shaped as the tensor."""
     count = math.prod(item.shape)
     if item.name.endswith(("norm.weight", "engram.q_weight", "engram.k_weight")):
-        values = (96 + (_random_bytes(seed, item.name, count) & 63)) * 2.0**-7  # 0.75 to 1.24
-        return values.reshape(item.shape)
-    log2 = next((log2 for end, log2 in BF16_LOG2.items() if item.name.endswith(end)), None)
-    if log2 is None:
-        gain = next((g for end, g in BF16_GAIN_LOG2.items() if item.name.endswith(end)), 0)
-        log2 = gain - _half_log2(item.shape[1])
-    return (_normal(seed, item.name, count) * 2.0 ** (log2 - 7)).reshape(item.shape)
+        numerators = 96 + (_random_bytes(seed, item.name, count) & 63).astype(np.int64)
+        return _scaled(numerators, -7).reshape(item.shape)  # 0.75 to 1.24
+    log2 = _by_ending(BF16_GAIN_LOG2, item.name, 0) - _half_log2(item.shape[1])
+    log2 = _by_ending(BF16_LOG2, item.name, log2)
+    return _scaled(_normal(seed, item.name, count), log2 - 7).reshape(item.shape)
 
 
 def _bf16_bytes(values: Floats) -> bytes:
@@ -175,16 +189,16 @@ def _fp32_values(item: ExpectedTensor, seed: int) -> Floats:
     count = math.prod(item.shape)
     draws = _wide_normal(seed, item.name, count)
     if item.name.endswith("_fn"):
-        values = draws * 2.0 ** -(15 + _half_log2(item.shape[1]))
+        values = _scaled(draws, -15 - _half_log2(item.shape[1]))
     elif item.name.endswith("_scale"):
-        values = (np.abs(draws) + 0x8000) * 2.0**-16  # 0.5 to 2.5
+        values = _scaled(np.abs(draws) + 0x8000, -16)  # 0.5 to 2.5
     elif item.name.endswith("_base"):
-        values = draws * 2.0**-16 + _diagonal(count)
+        values = _scaled(draws, -16) + _diagonal(count)
     elif item.name.endswith("attn_sink"):
         sign = 1 - 2 * (np.arange(count) % 2)
-        values = sign * (np.abs(draws) + 0x4000) * 2.0**-15
+        values = _scaled(sign * (np.abs(draws) + 0x4000), -15)
     elif item.name.endswith((".bias", ".bias_vl")):
-        values = draws * 2.0**-18  # about 0.15, beside scores of 0.4 to 1.4
+        values = _scaled(draws, -18)  # about 0.15, beside scores of 0.4 to 1.4
     else:
         raise ValueError(f"{item.name}: no rule for this FP32 tensor")
     return values.reshape(item.shape)

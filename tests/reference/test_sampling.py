@@ -1,4 +1,4 @@
-"""mask, process and top_logprobs of the reference: oracle, vectors, edges, batch invariance."""
+"""process of the reference: oracle, vectors, one rule each, batch invariance."""
 
 from __future__ import annotations
 
@@ -126,6 +126,16 @@ def test_temperature_divides() -> None:
     assert torch.equal(got, SAMPLING.process(logits * 2, parameters(1)))
 
 
+def test_temperature_multiplies_by_its_rounded_reciprocal() -> None:
+    logits = torch.randn(1, 1000, generator=torch.Generator().manual_seed(5)) * 8
+    got = SAMPLING.process(logits, parameters(1, temperature=0.7))
+    reciprocal = oracle.float32(1 / oracle.float32(0.7))
+    expected = torch.log_softmax((logits * reciprocal).double(), -1).float()
+    divided = torch.log_softmax((logits / oracle.float32(0.7)).double(), -1).float()
+    assert torch.equal(got, expected)
+    assert not torch.equal(got, divided)
+
+
 def test_temperature_zero_takes_the_lowest_id_of_the_highest() -> None:
     assert process([1.0, 7.0, 7.0], temperature=0.0) == [-INF, 0.0, -INF]
 
@@ -154,6 +164,13 @@ def test_tiny_top_p_keeps_exactly_one() -> None:
 
 def test_top_p_of_one_keeps_tokens_without_mass() -> None:
     assert kept(process([0.0, -80.0, -0.5, -90.0])) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("half", [1, 5, 7, 13, 26, 60])
+def test_top_p_is_a_share_of_the_row_in_spite_of_rounding(half: int) -> None:
+    # Equal tokens have masses that sum to a little more or less than 2^31.
+    assert kept(process([0.0] * (2 * half), top_p=0.5)) == list(range(half + 1))
+    assert len(kept(process([0.0] * half + [-60.0]))) == half + 1
 
 
 def test_top_p_sees_the_whole_row_and_not_the_top_k() -> None:
@@ -267,78 +284,6 @@ def test_process_does_not_depend_on_the_layout_in_memory() -> None:
 def test_tree_sum_of_integers_is_exact(width: int) -> None:
     values = torch.arange(2 * width, dtype=torch.float64).view(2, width)
     assert tree_sum(values).tolist() == values.long().sum(-1, keepdim=True).tolist()
-
-
-# --- mask ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 64, 70])
-def test_mask_follows_every_bit(size: int) -> None:
-    generator = torch.Generator().manual_seed(size)
-    bits = torch.randint(-(2**31), 2**31, (17, -(-size // 32)), generator=generator).int()
-    logits = torch.randn(17, size, generator=generator)
-    got = SAMPLING.mask(logits, bits)
-    for row in range(17):
-        for token in range(size):
-            allowed = (int(bits[row, token // 32]) & 0xFFFFFFFF) >> token % 32 & 1
-            assert got[row, token] == (logits[row, token] if allowed else -INF), (row, token)
-
-
-def test_bit_31_is_the_sign() -> None:
-    bits = torch.tensor([[-(2**31)]], dtype=torch.int32)
-    got = SAMPLING.mask(torch.zeros(1, 32), bits)
-    assert kept(got[0].tolist()) == [31]
-
-
-def test_mask_drops_nan_and_keeps_the_dtype_and_its_input() -> None:
-    logits = torch.tensor([[math.nan, 1.0]], dtype=torch.bfloat16)
-    got = SAMPLING.mask(logits, torch.tensor([[2]], dtype=torch.int32))
-    assert got.dtype == torch.bfloat16 and got.tolist() == [[-INF, 1.0]]
-    assert logits[0, 0].isnan()
-
-
-@pytest.mark.parametrize(
-    ("bits", "said"),
-    [
-        (torch.zeros(2, 1, dtype=torch.int32), r"\[2, 1\]; 33 tokens need torch.int32 \[2, 2\]"),
-        (torch.zeros(2, 2, dtype=torch.int64), "bits are torch.int64"),
-        (torch.zeros(3, 2, dtype=torch.int32), "bits has 3 rows, expected 2"),
-    ],
-)
-def test_mask_refuses_other_shapes(bits: Tensor, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        SAMPLING.mask(torch.zeros(2, 33), bits)
-
-
-# --- top_logprobs --------------------------------------------------------------------------------
-
-
-def test_top_logprobs_are_stable() -> None:
-    row = torch.tensor([[-2.0, -1.0, -1.0, -INF, -2.0, -INF]])
-    got = SAMPLING.top_logprobs(row, 6)
-    assert got.ids.tolist() == [[1, 2, 0, 4, 3, 5]]
-    assert got.ids.dtype == torch.int64
-    assert got.logprobs.tolist() == [[-1.0, -1.0, -2.0, -2.0, -INF, -INF]]
-
-
-def test_top_logprobs_of_many_rows_equal_each_row() -> None:
-    values = torch.randint(-9, 0, (21, 50), generator=torch.Generator().manual_seed(3)).float()
-    got = SAMPLING.top_logprobs(values, 7)
-    for row in range(21):
-        ids = sorted(range(50), key=lambda t: (-float(values[row, t]), t))[:7]
-        assert got.ids[row].tolist() == ids
-        assert got.logprobs[row].tolist() == values[row, ids].tolist()
-
-
-def test_top_logprobs_of_nothing() -> None:
-    assert SAMPLING.top_logprobs(torch.zeros(3, 4), 0).ids.shape == (3, 0)
-    assert SAMPLING.top_logprobs(torch.zeros(0, 4), 2).logprobs.shape == (0, 2)
-
-
-@pytest.mark.parametrize("k", [5, -1])
-def test_top_logprobs_refuses_k_outside_the_vocabulary(k: int) -> None:
-    with pytest.raises(ValueError, match=f"k = {k} of a vocabulary of 4"):
-        SAMPLING.top_logprobs(torch.zeros(1, 4), k)
 
 
 def test_no_value_is_read_by_the_host() -> None:

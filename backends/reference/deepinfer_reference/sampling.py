@@ -9,7 +9,6 @@ Source: engine specification, section 6, and the design's rules for drawing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from torch import Tensor
 from deepinfer.backend.sampling import Sampling, SamplingParameters
 from deepinfer.backend.values import TopLogprobs, accumulation_dtype
 from deepinfer_reference.philox import integer_below, random_words
+from deepinfer_reference.tiling import row_tiles
 
-TILE = 16
 MASS_BITS = 31
 MASS_ONE = 1 << MASS_BITS
 MASK_BITS = 32
@@ -31,25 +30,6 @@ def _check_rows(operator: str, **tensors: Tensor) -> int:
         if tensor.shape[0] != rows:
             raise ValueError(f"{operator}: {name} has {tensor.shape[0]} rows, expected {rows}")
     return rows
-
-
-def _by_tiles(function: Callable[..., Tensor], out: Tensor, *arguments: Tensor) -> Tensor:
-    """Fill `out` [M, ...] with function(tiles of 16 rows), the last tile padded with zero rows."""
-    rows = out.shape[0]
-    for start in range(0, rows, TILE):
-        count = min(TILE, rows - start)
-        tiles = [_padded_tile(argument[start : start + count]) for argument in arguments]
-        out[start : start + count] = function(*tiles)[:count]
-    return out
-
-
-def _padded_tile(rows: Tensor) -> Tensor:
-    """Rows [at most 16, ...] as a contiguous tile of exactly 16."""
-    if rows.shape[0] == TILE:
-        return rows.contiguous()
-    tile = rows.new_zeros((TILE, *rows.shape[1:]))
-    tile[: rows.shape[0]] = rows
-    return tile
 
 
 def tree_sum(values: Tensor) -> Tensor:
@@ -82,7 +62,7 @@ class ReferenceSampling(Sampling):
                 f"mask: bits are {bits.dtype} [{rows}, {bits.shape[1]}]; {logits.shape[1]} tokens "
                 f"need torch.int32 [{rows}, {words}]"
             )
-        return _by_tiles(_mask_tile, torch.empty_like(logits), logits, bits)
+        return row_tiles(_mask_tile, logits, bits)
 
     def process(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
         """See `Sampling.process`. float64 logits are processed and returned in float64.
@@ -96,7 +76,7 @@ class ReferenceSampling(Sampling):
         min-p: a token stays when float64(z) - float64(highest z) >= log(float64(min_p)).
         Parameters outside their documented ranges leave their own row unspecified, no other.
         """
-        rows = _check_rows(
+        _check_rows(
             "process",
             logits=logits,
             temperature=parameters.temperature,
@@ -104,10 +84,8 @@ class ReferenceSampling(Sampling):
             top_k=parameters.top_k,
             min_p=parameters.min_p,
         )
-        dtype = accumulation_dtype(logits.dtype)
-        return _by_tiles(
+        return row_tiles(
             _process_tile,
-            logits.new_empty((rows, logits.shape[1]), dtype=dtype),
             logits,
             parameters.temperature,
             parameters.top_p,
@@ -121,24 +99,22 @@ class ReferenceSampling(Sampling):
         -1 where a row has any NaN, or where every mass is 0 (which `process` never returns). A
         token of mass 0 is never drawn.
         """
-        rows = _check_rows("sample", logprobs=logprobs, seeds=seeds, positions=positions)
-        words = random_words(seeds, positions, purpose)
-        out = seeds.new_empty((rows,), dtype=torch.int64)
-        return _by_tiles(_draw_tile, out, logprobs, words)
+        _check_rows("sample", logprobs=logprobs, seeds=seeds, positions=positions)
+        return row_tiles(_draw_tile, logprobs, random_words(seeds, positions, purpose))
 
     def top_logprobs(self, logprobs: Tensor, k: int) -> TopLogprobs:
         """See `Sampling.top_logprobs`. -inf entries count; NaN sorts before every number.
 
         ValueError when k is not in 0..V.
         """
-        rows, vocabulary = logprobs.shape
+        vocabulary = logprobs.shape[1]
         if not 0 <= k <= vocabulary:
             raise ValueError(
                 f"top_logprobs: k = {k} of a vocabulary of {vocabulary}; k must be in "
                 f"0..{vocabulary}"
             )
-        ids = logprobs.new_empty((rows, k), dtype=torch.int64)
-        _by_tiles(lambda tile: _descending_order(tile)[:, :k], ids, logprobs)
+        # In tiles to bound the memory of the sort, of which no more than k columns are kept.
+        ids = row_tiles(lambda tile: _descending_order(tile)[:, :k].clone(), logprobs)
         return TopLogprobs(ids, logprobs.gather(1, ids))
 
 
@@ -157,7 +133,7 @@ def _process_tile(
     logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor
 ) -> Tensor:
     dtype = accumulation_dtype(logits.dtype)
-    logits = logits.to(dtype)
+    logits = logits.to(dtype).contiguous()
     highest = logits.amax(-1, keepdim=True)  # NaN where the row has one
     valid = torch.isfinite(highest)
     logits = torch.where(valid, logits, 0.0)
@@ -171,14 +147,22 @@ def _process_tile(
     shifted = scaled.double() - scaled.amax(-1, keepdim=True).double()
     weights = torch.exp(shifted)
     order = _descending_order(scaled)
-    keep = _kept(masses((shifted - torch.log(tree_sum(weights))).to(dtype)), order, top_p, top_k)
+    first = order[:, :1]
+    plain = (shifted - _log_normaliser(weights, first)).to(dtype)
+    keep = _kept(masses(plain), order, top_p, top_k)
     keep &= shifted >= torch.log(min_p.double())[:, None]
 
-    # The highest token always stays, so `shifted` remains relative to the survivors' maximum.
-    normaliser = torch.log(tree_sum(torch.where(keep, weights, 0.0)))
+    # The first token always stays, so `shifted` remains relative to the survivors' maximum.
+    normaliser = _log_normaliser(torch.where(keep, weights, 0.0), first)
     logprobs = torch.where(keep, (shifted - normaliser).to(dtype), -math.inf)
-    chosen = torch.full_like(logprobs, -math.inf).scatter(1, order[:, :1], 0.0)
+    chosen = torch.full_like(logprobs, -math.inf).scatter(1, first, 0.0)
     return torch.where(valid, torch.where(greedy, chosen, logprobs), math.nan)
+
+
+def _log_normaliser(weights: Tensor, first: Tensor) -> Tensor:
+    """log of each row's sum, where token `first` [M, 1] has weight 1: [M, V] -> [M, 1]."""
+    # log1p of the others: a log-probability close to 0 keeps its digits.
+    return torch.log1p(tree_sum(weights.scatter(1, first, 0.0)))
 
 
 def _kept(mass: Tensor, order: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
@@ -194,6 +178,7 @@ def _kept(mass: Tensor, order: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
 
 
 def _draw_tile(logprobs: Tensor, words: Tensor) -> Tensor:
+    logprobs = logprobs.contiguous()
     valid = ~torch.isnan(logprobs).any(-1)
     inclusive = masses(torch.where(valid[:, None], logprobs, -math.inf)).cumsum(-1)
     total = inclusive[:, -1]

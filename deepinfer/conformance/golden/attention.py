@@ -29,9 +29,10 @@ from deepinfer.backend.resolution import Operators
 from deepinfer.config import YarnConfig
 from deepinfer.conformance.golden.comparison import DTYPES, close, equal
 from deepinfer.conformance.golden.data import Tensors
+from deepinfer.conformance.golden.metrics import row_steps
 from deepinfer.conformance.golden.report import Item, Measure
 from deepinfer.conformance.golden.scratch import dequantised, region, single_sequence
-from deepinfer.conformance.golden.selections import swapped_entries
+from deepinfer.conformance.golden.selections import block_scores, kept_blocks, swapped_entries
 from deepinfer.formats import INDEX, MAIN, Scheme
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
 from deepinfer.model import inverse_frequencies
@@ -90,8 +91,8 @@ class _Chain:
     def _label(self, name: str) -> str:
         return f"ops/attn/r{self.ratio}.{self.role}.{name}"
 
-    def _close(self, name: str, got: Tensor, steps: int = 1) -> None:
-        self.items.append(close(self._label(name), self.compute, got, self.get(name), steps))
+    def _close(self, name: str, got: Tensor) -> None:
+        self.items.append(close(self._label(name), self.compute, got, self.get(name)))
 
     def _equal(self, name: str, got: Tensor) -> None:
         self.items.append(equal(self._label(name), self.compute, got, self.get(name)))
@@ -195,29 +196,22 @@ class _Chain:
         )
         scores = None
         if "scores" in seen:
-            count = _LENGTH // self.ratio
-            scores = seen["scores"][:, :count]
+            scores = seen["scores"][:, : _LENGTH // self.ratio]
             self._equal("index_q", seen["queries"])
             self._close("index_w", seen["weights"])
             self._close("index_scores", scores)
-        wrong = swapped_entries(selection.indices, self.get("topk_indices"), scores, self.compute)
-        measure = Measure("unexplained entries", wrong, "<=", 0)
-        self.items.append(Item.of(self._label("topk_indices"), self.compute, measure))
+        self._same_set("topk_indices", selection.indices, self.get("topk_indices"), scores)
         if source:
             assert selection.candidates is not None
-            self._candidates(selection.candidates)
-            self.selection = Selection(selection.indices, selection.candidates)
-        indices = self.get("topk_indices").to(torch.int32)
-        kept = (
-            selection.candidates if source or self.selection is None else self.selection.candidates
-        )
-        self.selection = Selection(indices, kept)
+            candidates = kept_blocks(self.get("candidates"), _BLOCK, _BLOCKS)
+            best = None if scores is None else block_scores(scores, _BLOCK)
+            self._same_set("candidates", selection.candidates, candidates, best)
+        self.selection = Selection(self.get("topk_indices").to(torch.int32), candidates)
 
-    def _candidates(self, blocks: Tensor) -> None:
-        entries = torch.arange(_LENGTH // self.ratio)
-        kept = ((entries // _BLOCK)[None, :, None] == blocks[:, None, :]).any(-1)
-        visible = entries[None, :] < ((self.batch.positions + 1) // self.ratio)[:, None]
-        self._equal("candidates", kept & visible)
+    def _same_set(self, name: str, got: Tensor, want: Tensor, scores: Tensor | None) -> None:
+        wrong = swapped_entries(got, want, scores, self.compute)
+        measure = Measure("unexplained entries", wrong, "<=", 0)
+        self.items.append(Item.of(self._label(name), self.compute, measure))
 
     def _attend(self) -> None:
         positions = self.batch.positions
@@ -243,4 +237,9 @@ class _Chain:
         )
         if attended:
             self._close("attended", attended[0])
-        self._close("out", out, steps=2)
+        if self.compute == "bf16":
+            steps = row_steps(out, self.get("out"))
+            measure = Measure("bf16 steps of the row", steps, "<=", 2)
+            self.items.append(Item.of(self._label("out"), self.compute, measure))
+        else:
+            self._close("out", out)

@@ -29,17 +29,23 @@ class _Settings:
     engram_compressed_vocab_size: int = 99092
 
 
-def check_engram(
-    data: GoldenData, operators: Contract, vectors: Tensors, compute: str
-) -> list[Item]:
-    """All Engram vectors; those of the tiny model only where its checkpoint is there."""
-    items = []
-    if compute == "fp32":
-        items += _published(operators, vectors)
+def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> list[Item]:
+    """Hash constants and table rows; those of the tiny model only where its checkpoint is there."""
+    items = _published(operators, vectors)
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
-        items += _tiny(tiny, operators, vectors, compute)
+        with Checkpoint.open(tiny.checkpoint, progress=False) as checkpoint:
+            token_map, pad = _token_map(tiny, checkpoint)
+            items += _tiny_hashes(operators, vectors, checkpoint, token_map, pad)
     return items
+
+
+def check_injection(
+    data: GoldenData, operators: Contract, vectors: Tensors, compute: str
+) -> list[Item]:
+    """Lookup, projection and gate of the tiny model's layer, where its checkpoint is there."""
+    tiny = data.model(TINY_MODEL)
+    return [] if tiny is None else _injection(tiny, operators, vectors, compute)
 
 
 def history(compressed: Tensor, order: int) -> Tensor:
@@ -103,21 +109,26 @@ def _rows(
     )
 
 
-def _tiny(model: GoldenModel, operators: Contract, vectors: Tensors, compute: str) -> list[Item]:
+def _token_map(model: GoldenModel, checkpoint: Checkpoint) -> tuple[Tensor, int]:
+    text = checkpoint.config.text
+    tokenizer = Tokenizer.from_directory(model.checkpoint, checkpoint.config)
+    token_map = torch.from_numpy(compressed_token_map(tokenizer, text.vocab_size)).long()
+    return token_map, int(token_map[text.engram_pad_token_id])
+
+
+def _injection(
+    model: GoldenModel, operators: Contract, vectors: Tensors, compute: str
+) -> list[Item]:
+    layer = int(vectors.get("engram.tiny.layer")[0])
     with Checkpoint.open(model.checkpoint, progress=False) as checkpoint:
-        text = checkpoint.config.text
-        tokenizer = Tokenizer.from_directory(model.checkpoint, checkpoint.config)
-        token_map = torch.from_numpy(compressed_token_map(tokenizer, text.vocab_size)).long()
-        pad = int(token_map[text.engram_pad_token_id])
-        items = []
-        if compute == "fp32":
-            items += _tiny_hashes(operators, vectors, checkpoint, token_map, pad)
-        layer = int(vectors.get("engram.tiny.layer")[0])
+        token_map, pad = _token_map(model, checkpoint)
+        order = checkpoint.config.text.engram_max_ngram_size
         weights = WeightLoader(checkpoint, operators, pad).layer(layer).engram
     assert weights is not None
     ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
-    past = history(token_map[ids], text.engram_max_ngram_size).to(operators.device)
+    past = history(token_map[ids], order).to(operators.device)
     streams = vectors.get(f"engram.tiny.streams_in.{compute}").to(DTYPES[compute])
+    items = []
     for key, blocked in (("streams_out", torch.zeros_like(mask)), ("streams_out_masked", ~mask)):
         got = operators.engram(streams, past, weights, blocked)
         want = vectors.get(f"engram.tiny.{key}.{compute}")

@@ -122,57 +122,79 @@ def allow_one(items: list[Item], compute: str) -> list[Item]:
 def check_greedy(
     engine: Engine, model: GoldenModel, greedy: Tensors, logits: Tensors, compute: str
 ) -> list[Item]:
-    """fp32: cached decoding token by token. bf16: the golden sequence as a prompt."""
-    items = []
-    for prompt in greedy.prompts(f"tokens.{compute}"):
+    """fp32: cached decoding, token by token. bf16: the golden sequence as a prompt."""
+    prompts = greedy.prompts(f"tokens.{compute}")
+    for prompt in prompts:
         greedy.mark(*(f"{prompt}.second.{known}" for known in ("bf16", "fp32")))
-        ids = logits.get(f"{prompt}.ids")
-        tokens = greedy.get(f"{prompt}.tokens.{compute}")
-        margins = greedy.get(f"{prompt}.margin.{compute}")
-        name = f"{model.name}/greedy/{prompt}"
-        if compute == "fp32":
-            tie = model.tie(compute, f"greedy.{prompt}")
-            items.append(_check_decoding(engine, name, ids, tokens, margins, tie))
-        else:
-            items.append(_check_argmax(engine, name, ids, tokens))
-    return allow_one(items, compute)
+        greedy.mark(f"{prompt}.margin.{compute}")
+    if compute == "fp32":
+        return allow_one(_check_decoding(engine, model, greedy, logits, prompts), compute)
+    return [_check_sequence(engine, model, greedy, logits, prompt) for prompt in prompts]
 
 
 def _check_decoding(
-    engine: Engine, name: str, ids: Tensor, tokens: Tensor, margins: Tensor, tie: int | None
-) -> Item:
+    engine: Engine, model: GoldenModel, greedy: Tensors, logits: Tensors, prompts: list[str]
+) -> list[Item]:
     """Tokens must match up to the first step whose margin is below the limit, or the first tie."""
-    steps = len(tokens)
+    ids = [logits.get(f"{prompt}.ids") for prompt in prompts]
+    wanted = [greedy.get(f"{prompt}.tokens.fp32") for prompt in prompts]
+    plans = [
+        _steps(model, prompt, len(prompt_ids), greedy.get(f"{prompt}.margin.fp32"))
+        for prompt, prompt_ids in zip(prompts, ids, strict=True)
+    ]
+    got = decode_greedily(engine, [x.numpy() for x in ids], [steps for steps, _ in plans])
+    items = []
+    for prompt, tokens, want, (steps, note) in zip(prompts, got, wanted, plans, strict=True):
+        equal = sum(int(a == b) for a, b in zip(tokens, want.tolist(), strict=False))
+        measure = Measure("tokens equal", equal / steps if steps else 1.0, ">=", 1.0)
+        items.append(Item.of(f"{model.name}/greedy/{prompt}", "fp32", measure, note=note))
+    return items
+
+
+def _steps(model: GoldenModel, prompt: str, length: int, margins: Tensor) -> tuple[int, str]:
+    """How many tokens are comparable, and why no more."""
+    total = len(margins)
     small = (margins < GREEDY_MARGIN).nonzero()
-    if len(small):
-        steps = int(small[0])
-    note = f"{steps} of {len(tokens)} steps before the first margin below {GREEDY_MARGIN}"
-    if tie is not None and tie - len(ids) + 1 < steps:
-        steps = max(0, tie - len(ids) + 1)
-        note = f"{steps} of {len(tokens)} steps before the exact tie at {tie}"
-    got = decode_greedily(engine, ids.numpy(), steps)
-    equal = sum(int(a == b) for a, b in zip(got, tokens.tolist(), strict=False))
-    share = equal / steps if steps else 1.0
-    return Item.of(name, "fp32", Measure("tokens equal", share, ">=", 1.0), note=note)
+    steps = int(small[0]) if len(small) else total
+    note = f"{steps} of {total} steps before the first margin below {GREEDY_MARGIN}"
+    tie = model.tie("fp32", f"greedy.{prompt}")
+    if tie is not None and tie - length + 1 < steps:
+        steps = max(0, tie - length + 1)
+        note = f"{steps} of {total} steps before the exact tie at {tie}"
+    return steps, note
 
 
-def decode_greedily(engine: Engine, ids: npt.NDArray[np.int64], steps: int) -> list[int]:
-    """The first `steps` most probable tokens, one cached step each."""
-    tokens = ids
-    got: list[int] = []
-    cache = engine.cache.open()
+def decode_greedily(
+    engine: Engine, prompts: list[npt.NDArray[np.int64]], steps: list[int]
+) -> list[list[int]]:
+    """The first steps[i] most probable tokens of each prompt, one cached row a step, batched."""
+    tokens = list(prompts)
+    got: list[list[int]] = [[] for _ in prompts]
+    caches = [engine.cache.open() for _ in prompts]
     try:
-        while len(got) < steps:
-            logits = engine.extend(cache, tokens)
-            got.append(int(logits[0].argmax()))
-            tokens = np.append(tokens, got[-1])
+        while running := [i for i, wanted in enumerate(steps) if len(got[i]) < wanted]:
+            chunks = [
+                Chunk(tokens[i], caches[i].length, len(tokens[i]), caches[i]) for i in running
+            ]
+            for i, row in zip(running, engine.step(chunks), strict=True):
+                got[i].append(int(row.argmax()))
+                tokens[i] = np.append(tokens[i], got[i][-1])
     finally:
-        engine.cache.close(cache)
+        for cache in caches:
+            engine.cache.close(cache)
     return got
 
 
-def _check_argmax(engine: Engine, name: str, ids: Tensor, tokens: Tensor) -> Item:
+def _check_sequence(
+    engine: Engine, model: GoldenModel, greedy: Tensors, logits: Tensors, prompt: str
+) -> Item:
+    """Argmax of every position of prompt and continuation, whose golden argmax both files give."""
+    ids = logits.get(f"{prompt}.ids")
+    tokens = greedy.get(f"{prompt}.tokens.bf16")
+    want = torch.cat([logits.get(f"{prompt}.logits.bf16")[:-1].argmax(-1), tokens])
     sequence = torch.cat([ids, tokens])[:-1]
-    got = run_prompt(engine, sequence.numpy())[len(ids) - 1 :].argmax(-1)
-    share = float((got == tokens).double().mean())
-    return Item.of(name, "bf16", Measure("argmax equal", share, ">=", BF16_AGREEMENT))
+    same = run_prompt(engine, sequence.numpy()).argmax(-1) == want
+    measure = Measure("argmax equal", float(same.double().mean()), ">=", BF16_AGREEMENT)
+    continuation = float(same[len(ids) - 1 :].double().mean())
+    note = f"of the continuation alone: {continuation:.2f}"
+    return Item.of(f"{model.name}/greedy/{prompt}", "bf16", measure, note=note)

@@ -50,3 +50,17 @@ def bf16_steps(got: Tensor, want: Tensor) -> float:
 def _line(values: Tensor) -> Tensor:
     bits = values.to(torch.bfloat16).view(torch.int16).long()
     return torch.where(bits < 0, -32768 - bits, bits)
+
+
+def row_steps(got: Tensor, want: Tensor) -> float:
+    """Largest difference in bf16 steps at the magnitude of the element or of its row's RMS.
+
+    For sums of many rounded terms: their error is set by the row, so an element near zero, where
+    the terms cancel, may be many of its own steps off.
+    """
+    if not want.numel():
+        return 0.0
+    got, want = got.double(), want.double()
+    rms = want.pow(2).mean(-1, keepdim=True).sqrt()
+    exponent = torch.maximum(want.abs(), rms).clamp(min=2.0**-126).log2().floor()
+    return float(((got - want).abs() / torch.exp2(exponent - 7)).max())

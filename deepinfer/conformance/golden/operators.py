@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,7 @@ from deepinfer.config import YarnConfig
 from deepinfer.conformance.golden.attention import check_attention
 from deepinfer.conformance.golden.comparison import FP32_RELATIVE, close, equal
 from deepinfer.conformance.golden.data import GoldenData, Tensors
-from deepinfer.conformance.golden.engram import check_engram
+from deepinfer.conformance.golden.engram import check_hashes, check_injection
 from deepinfer.conformance.golden.metrics import relative
 from deepinfer.conformance.golden.report import Item, Measure
 from deepinfer.conformance.golden.scratch import dequantised, stored
@@ -38,24 +36,18 @@ def check_operators(
     backend = selected.create()
     operators = resolve(selected.spec.name, backend, reference_for(selected, backend), [])
     items: list[Item] = []
-    checks: tuple[Callable[[Contract, Tensors, str], list[Item]], ...] = (
-        _quantisers,
-        _rope,
-        _rms_norm,
-        _hyper_connections,
-    )
+    for exact in (_dequantisers, _angle_checks, _sinkhorn, _router, _candidates):
+        items += exact(operators, vectors)
+    items += check_hashes(data, operators, vectors)
     for compute in computes:
-        for check in checks:
+        for check in (_quantisers, _rope, _rms_norm, _hyper_connections):
             items += check(operators, vectors, compute)
-        if compute == "bf16":
-            items += _swiglu(operators, vectors)
-        else:
-            items += _dequantisers(operators, vectors)
-            items += _sinkhorn(operators, vectors)
-            items += _router(operators, vectors)
-            items += _candidates(operators, vectors)
-        items += check_engram(data, operators, vectors, compute)
+        items += check_injection(data, operators, vectors, compute)
         items += check_attention(operators, vectors, compute)
+    if "bf16" in computes:
+        items += _swiglu(operators, vectors)
+    else:
+        vectors.mark("swiglu.route_weight")  # of bf16 vectors, without a suffix that says so
     return items
 
 
@@ -115,23 +107,27 @@ def _rope(operators: Contract, vectors: Tensors, compute: str) -> list[Item]:
     kinds = (("plain", 10000.0, None), ("yarn", 160000.0, _YARN))
     for kind, theta, yarn in kinds:
         frequencies = inverse_frequencies(theta, 64, yarn).to(operators.device)
-        if compute == "fp32":
-            items.append(_angles(vectors, kind, positions, frequencies))
         values = vectors.get(f"rope.{kind}.in.{compute}")[0]
         for output, inverse in (("out", False), ("inverse", True)):
             got = operators.rope(values, positions, frequencies, inverse, Numerics.REF)
             want = vectors.get(f"rope.{kind}.{output}.{compute}")[0]
             items.append(close(f"ops/rope/{kind}.{output}", compute, got, want))
-    if compute == "fp32":
-        frequencies = inverse_frequencies(160000.0, 16, _TINY_YARN)
-        items.append(_angles(vectors, "tiny_a_yarn", positions, frequencies))
     return items
 
 
-def _angles(vectors: Tensors, kind: str, positions: Tensor, frequencies: Tensor) -> Item:
-    angles = positions.float()[:, None] * frequencies
-    want = vectors.get(f"rope.{kind}.angles")[0]
-    return equal(f"ops/rope/{kind}.angles", "fp32", angles, want)
+def _angle_checks(operators: Contract, vectors: Tensors) -> list[Item]:
+    """Angles are one float32 product each; at large positions they need exact frequencies."""
+    positions = vectors.get("rope.positions")[0]
+    items = []
+    for kind, frequencies in (
+        ("plain", inverse_frequencies(10000.0, 64)),
+        ("yarn", inverse_frequencies(160000.0, 64, _YARN)),
+        ("tiny_a_yarn", inverse_frequencies(160000.0, 16, _TINY_YARN)),
+    ):
+        angles = positions.float()[:, None] * frequencies
+        want = vectors.get(f"rope.{kind}.angles")[0]
+        items.append(equal(f"ops/rope/{kind}.angles", "fp32", angles, want))
+    return items
 
 
 def _rms_norm(operators: Contract, vectors: Tensors, compute: str) -> list[Item]:

@@ -31,3 +31,19 @@ def swapped_entries(got: Tensor, want: Tensor, scores: Tensor | None, compute: s
         allowed = RELATIVE[compute] * torch.maximum(left.abs(), right.abs())
         unexplained += int(((left - right).abs() > allowed).sum()) * 2
     return unexplained
+
+
+def kept_blocks(mask: Tensor, size: int, count: int) -> Tensor:
+    """Numbers of the blocks of `size` entries that a mask [T, C] touches: [T, count], -1 filled."""
+    blocks = torch.full((len(mask), count), -1, dtype=torch.int32)
+    for row, kept in enumerate(mask):
+        numbers = (kept.nonzero().flatten() // size).unique()
+        blocks[row, : len(numbers)] = numbers.to(torch.int32)
+    return blocks
+
+
+def block_scores(scores: Tensor, size: int) -> Tensor:
+    """Highest score of each block of `size` entries: [T, C] -> [T, ceil(C / size)]."""
+    missing = -scores.shape[1] % size
+    padded = torch.nn.functional.pad(scores, (0, missing), value=float("-inf"))
+    return padded.view(len(padded), -1, size).amax(-1)

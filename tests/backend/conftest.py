@@ -1,0 +1,33 @@
+"""Installed backends of a test, in place of those of this environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from deepinfer.backend import ENTRY_POINT_GROUP, registry
+from tests.backend.plugins import FakeEntry
+from tests.backend.toys import Toys
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """`install(entry, ...)`: the registry finds these entry points and no others."""
+
+    def install(*entries: FakeEntry) -> None:
+        def entry_points(*, group: str) -> list[FakeEntry]:
+            assert group == ENTRY_POINT_GROUP
+            return list(entries)
+
+        monkeypatch.setattr(registry, "entry_points", entry_points)
+
+    return install
+
+
+@pytest.fixture
+def toys() -> Toys:
+    """Backends whose operators only say who ran them."""
+    return Toys()

@@ -1,0 +1,254 @@
+"""The model's call list against what the model really calls, on the bundled checkpoint.
+
+The list is made from the configuration alone; a tap on the resolved table sees the calls.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepinfer.backend import OPERATORS, CallSpec, Contract, Numerics
+from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.config import ModelConfig
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Chunk, Engine, EngineOptions, SamplingParams
+from deepinfer.model import model_calls
+from deepinfer.model.calls import CallLimits
+from tests.config.released import released_config
+from tests.model.shown_facts import SHOWN
+
+ROWS, SEQUENCES, LENGTH = 48, 2, 64
+LIMITS = CallLimits(ROWS, SEQUENCES, LENGTH)
+PACKING = {"pack_linear", "pack_table", "pack_experts", "pack_vector"}
+CASES = [
+    (Numerics.REF, "bf16"),
+    (Numerics.REF, "fp32"),
+    (Numerics.INFER, "bf16"),
+    (Numerics.INFER, "fp64"),
+]
+cases = pytest.mark.parametrize(("numerics", "dtype"), CASES)
+
+
+@dataclass
+class Seen:
+    """Operators that ran, and the facts that their arguments showed."""
+
+    operators: set[str] = field(default_factory=set)
+    facts: dict[str, set[tuple[tuple[str, Any], ...]]] = field(default_factory=dict)
+
+    def tap(self, operator: str, arguments: tuple[Any, ...], result: Any) -> None:
+        self.operators.add(operator)
+        if operator in SHOWN:
+            facts = SHOWN[operator](*arguments)
+            self.facts.setdefault(operator, set()).add(tuple(sorted(facts.items())))
+
+
+@cache
+def run(numerics: Numerics, dtype: str) -> tuple[list[CallSpec], Seen]:
+    """The list of the bundled model, and what it calls for two sequences and one drawn token."""
+    options = EngineOptions(
+        numerics=numerics.value,
+        compute=dtype,
+        max_model_len=LENGTH,
+        max_num_batched_tokens=ROWS,
+        max_num_seqs=SEQUENCES,
+    )
+    seen = Seen()
+    with Checkpoint.open(bundled_checkpoint()) as checkpoint:
+        calls = model_calls(checkpoint.config, numerics, dtype, LIMITS)
+        engine = Engine.load(checkpoint, select(REFERENCE), options)
+        engine.operators = engine.operators.tapped(seen.tap)
+        engine.backbone.operators = engine.operators
+        tokens = np.arange(3, 3 + 2 * LENGTH, 2)
+        caches = [engine.cache.open() for _ in range(SEQUENCES)]
+        engine.step([Chunk(tokens, 0, 20, caches[0]), Chunk(tokens, 0, 13, caches[1])])
+        logits = engine.step([Chunk(tokens, 20, 21, caches[0])])
+        engine.draw(logits, SamplingParams(temperature=1.0), 0, 21)
+    return calls, seen
+
+
+def listed(calls: list[CallSpec], operator: str, names: set[str]) -> set[tuple[Any, ...]]:
+    """The listed facts of an operator, restricted to some names."""
+    return {
+        tuple((name, value) for name, value in call.facts if name in names)
+        for call in calls
+        if call.operator == operator
+    }
+
+
+def release() -> ModelConfig:
+    return ModelConfig.from_dict(released_config())
+
+
+@cases
+def test_the_listed_operators_are_those_that_run(numerics: Numerics, dtype: str) -> None:
+    calls, seen = run(numerics, dtype)
+    assert {call.operator for call in calls} == seen.operators - PACKING
+
+
+@pytest.mark.parametrize("operator", sorted(SHOWN))
+@cases
+def test_listed_facts_are_those_of_the_arguments(
+    operator: str, numerics: Numerics, dtype: str
+) -> None:
+    calls, seen = run(numerics, dtype)
+    shown = seen.facts[operator]
+    names = {name for facts in shown for name, _ in facts}
+    expected = listed(calls, operator, names)
+    assert shown == expected, f"only run: {shown - expected}; only listed: {expected - shown}"
+
+
+@cases
+def test_facts_of_every_listed_operator_are_compared(numerics: Numerics, dtype: str) -> None:
+    calls, _ = run(numerics, dtype)
+    assert {call.operator for call in calls} == set(SHOWN)
+
+
+@cases
+def test_calls_are_distinct(numerics: Numerics, dtype: str) -> None:
+    calls, _ = run(numerics, dtype)
+    assert len(set(calls)) == len(calls)
+
+
+@cases
+def test_every_call_states_its_rows(numerics: Numerics, dtype: str) -> None:
+    calls, _ = run(numerics, dtype)
+    heads = {"logits", "process", "sample"}
+    for call in calls:
+        bound = SEQUENCES if call.operator in heads or call.step == "logits" else ROWS
+        assert dict(call.ranges)["rows"] == (1, bound), str(call)
+
+
+def test_calls_that_read_the_cache_state_its_length() -> None:
+    calls, _ = run(*CASES[0])
+    stating = {call.operator for call in calls if "length" in dict(call.ranges)}
+    assert stating == {
+        "attend",
+        "attend_output",
+        "best_blocks",
+        "index_scores",
+        "norm_rope_store",
+        "select",
+        "store",
+        "top",
+        "update_context",
+    }
+
+
+def operators_in(step: str) -> set[str]:
+    """Operators that a step's default body calls."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(Contract, step))))
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {
+        function.attr
+        for function in called
+        if isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self"
+    }
+
+
+@cases
+def test_inner_calls_are_those_of_the_steps_body(numerics: Numerics, dtype: str) -> None:
+    calls, _ = run(numerics, dtype)
+    steps = {call.operator for call in calls if OPERATORS[call.operator] == "step"}
+    for step in steps:
+        inner = {call.operator for call in calls if call.step == step}
+        assert inner == operators_in(step), step
+    assert {call.step for call in calls} - {None} == steps
+
+
+def test_every_call_of_the_model_itself_is_listed_without_a_step() -> None:
+    calls, _ = run(*CASES[0])
+    assert {call.operator for call in calls if call.step is None} == {
+        "advance",
+        "attend_output",
+        "collapse",
+        "embed",
+        "engram",
+        "enter",
+        "expand",
+        "logits",
+        "mixture",
+        "process",
+        "project",
+        "sample",
+        "select",
+        "store",
+        "update_context",
+    }
+
+
+def test_released_matmuls() -> None:
+    calls = model_calls(release(), Numerics.INFER, "bf16", LIMITS)
+    names = {"inputs", "outputs", "weight"}
+    shapes = {tuple(value for _, value in facts) for facts in listed(calls, "linear", names)}
+    assert shapes == {
+        (5120, 1280, "fp8"),  # wq_a
+        (1280, 32768, "fp8"),  # wq_b
+        (5120, 512, "fp8"),  # wkv
+        (8192, 5120, "fp8"),  # wo_b
+        (5120, 512, "bf16"),  # compressor
+        (512, 128, "bf16"),  # index keys
+        (1280, 4096, "fp8"),  # index queries
+        (5120, 32, "bf16"),  # index head weights
+        (6144, 25600, "fp8"),  # Engram
+        (5120, 384, "bf16"),  # router
+        (5120, 2304, "fp8"),  # shared expert, up and gate
+        (2304, 5120, "fp8"),  # shared expert, down
+        (5120, 129280, "bf16"),  # head
+    }
+    assert listed(calls, "grouped_linear", {"groups", "inputs", "outputs"}) == {
+        (("groups", 8), ("inputs", 4096), ("outputs", 1024))
+    }
+
+
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_quantised_inputs_of_a_numeric_mode(numerics: Numerics) -> None:
+    calls = model_calls(release(), numerics, "bf16", LIMITS)
+    quantised = {
+        (call.fact("inputs"), call.step)
+        for call in calls
+        if call.operator in ("linear", "grouped_linear") and call.fact("scheme") is not None
+    }
+    engram = {(6144, "engram")}
+    infer = {
+        (5120, "project"),
+        (1280, "project"),
+        (4096, "attend_output"),
+        (8192, "attend_output"),
+        (1280, "select"),
+        (5120, "shared_mlp"),
+        (2304, "shared_mlp"),
+    }
+    assert quantised == (engram | infer if numerics is Numerics.INFER else engram)
+
+
+def test_unquantised_checkpoint_has_no_quantised_weights() -> None:
+    published = released_config()
+    del published["quantization_config"]
+    calls = model_calls(ModelConfig.from_dict(published), Numerics.REF, "bf16", LIMITS)
+    facts = [dict(call.facts) for call in calls]
+    assert {one["weight"] for one in facts if "weight" in one} == {"bf16"}
+    assert {one["scheme"] for one in facts if "scheme" in one} == {None, "fp4-ue8m0-32"}
+
+
+def test_model_without_compressed_layers_or_engram() -> None:
+    published = released_config()
+    text = published["text_config"]
+    text["compress_ratios"] = [0] * 43
+    for key in ("kv_source_layer_ids", "index_source_layer_ids", "engram_layer_ids"):
+        text[key] = []
+    text["engram_num_embeddings"] = []
+    text["candidate_source_layer_id"] = None
+    calls = model_calls(ModelConfig.from_dict(published), Numerics.REF, "bf16", LIMITS)
+    operators = {call.operator for call in calls}
+    assert not operators & {"select", "update_context", "engram", "gather", "compress", "top"}
+    assert {call.fact("format") for call in calls if call.operator == "store"} == {"window"}

@@ -1,0 +1,258 @@
+"""The structure of the source: who may import whom, and what may not be named where."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "deepinfer"
+BACKENDS = sorted(folder.parent for folder in ROOT.glob("backends/*/deepinfer_*/"))
+
+BELOW_BACKEND = {"formats", "config", "errors"}
+BELOW_MODEL = BELOW_BACKEND | {"backend", "checkpoint"}
+BELOW_ENGINE = BELOW_MODEL | {"model", "cache", "structured", "parallel", "text", "data"}
+ENGINE = BELOW_ENGINE | {"engine"}
+
+# Package of the core -> the other packages of the core that it may import.
+ARROWS = {
+    "errors": set(),
+    "formats": {"errors"},
+    "config": {"errors"},
+    "text": {"config", "errors"},
+    "data": {"errors"},
+    "backend": BELOW_BACKEND,
+    "checkpoint": BELOW_BACKEND | {"backend"},
+    "cache": BELOW_MODEL,
+    "structured": BELOW_MODEL,
+    "parallel": BELOW_MODEL,
+    "model": BELOW_MODEL | {"cache"},
+    "engine": BELOW_ENGINE,
+    "conformance": ENGINE,
+    "bench": ENGINE,
+    "evaluate": ENGINE,
+    "simulate": ENGINE,
+    "cli": ENGINE | {"conformance", "bench", "evaluate", "simulate"},
+}
+DOOR = {"deepinfer.backend", "deepinfer.formats", "deepinfer.errors"}
+
+VENDOR_PACKAGES = [
+    "apex",
+    "cuda",
+    "cupy",
+    "deep_ep",
+    "deep_gemm",
+    "flash_attn",
+    "flashinfer",
+    "flash_mla",
+    "habana_frameworks",
+    "intel_extension_for_pytorch",
+    "pycuda",
+    "tensorrt",
+    "tilelang",
+    "torch_mlu",
+    "torch_musa",
+    "torch_npu",
+    "torch_xla",
+    "transformer_engine",
+    "triton",
+    "vllm",
+    "xformers",
+]
+# In pieces, so that a search of the tree for them finds no file but the backends' own.
+VENDOR_NAMES = [
+    "torch." + "cuda",
+    "torch." + "npu",
+    "is_" + "cuda",
+    "tri" + "ton",
+    "torch_" + "npu",
+]
+OUTSIDE = re.compile(
+    rb"(?<![\w.-])/(?:work|home|root)(?![\w-])|\.\./" + b"shared" + rb"|/" + b"work/"
+)
+MAY_LOOK_OUTSIDE = {".ci/run", "tests/test_architecture.py"}
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import in a file, those inside functions too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+            assert node.module is not None
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def python_files(folder: Path) -> list[Path]:
+    files = sorted(folder.rglob("*.py"))
+    assert files, f"{folder} has no Python files"
+    return files
+
+
+def package_of(file: Path) -> str:
+    """The package of the core that a file belongs to: "cli", "errors"; "" for its face."""
+    first = file.relative_to(CORE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def core_package(name: str) -> str | None:
+    """The package of the core that an import names; None for an import of something else."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "deepinfer" and len(parts) > 1 else None
+
+
+def test_every_package_has_its_arrows() -> None:
+    packages = {package_of(file) for file in python_files(CORE)} - {""}
+    assert packages <= set(ARROWS)
+
+
+def test_arrows_have_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(ARROWS):
+        ready = {name for name, below in ARROWS.items() if below <= done} - done
+        assert ready, f"a cycle among {set(ARROWS) - done}"
+        done |= ready
+
+
+@pytest.mark.parametrize("package", sorted(ARROWS))
+def test_core_package_imports_only_what_is_below_it(package: str) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in python_files(CORE)
+        if package_of(file) == package
+        for line, name in imports(file)
+        if core_package(name) not in {None, package} | ARROWS[package]
+    ]
+    assert wrong == []
+
+
+def test_core_never_imports_a_backend() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in [*python_files(CORE), ROOT / "deepinfer_launcher.py", ROOT / "run.py"]
+        for line, name in imports(file)
+        if name.startswith("deepinfer_") and not name.startswith("deepinfer_launcher")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", BACKENDS, ids=lambda folder: folder.name)
+def test_backend_uses_the_door_alone(folder: Path) -> None:
+    own = {package.name for package in folder.glob("deepinfer_*")}
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for file in python_files(folder)
+        for line, name in imports(file)
+        if name.startswith("deepinfer")
+        and ".".join(name.split(".")[:2]) not in DOOR
+        and name.split(".")[0] not in own
+    ]
+    assert wrong == []
+
+
+def test_first_party_backends_are_found() -> None:
+    assert {"reference", "nvidia", "ascend"} <= {folder.name for folder in BACKENDS}
+
+
+@pytest.mark.parametrize("vendor", VENDOR_NAMES)
+def test_core_names_no_vendor(vendor: str) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in python_files(CORE)
+        if package_of(file) != "conformance"
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if vendor in line
+    ]
+    assert wrong == []
+
+
+def files_of_the_repository() -> list[str]:
+    """Every file that is or may be committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    return [name for name in os.fsdecode(listed).split("\0") if (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_path_outside_the_repository() -> None:
+    wrong = [
+        f"{name}: {found.group().decode()}"
+        for name in files_of_the_repository()
+        if name not in MAY_LOOK_OUTSIDE
+        for found in OUTSIDE.finditer((ROOT / name).read_bytes())
+    ]
+    assert wrong == []
+
+
+IMPORT_ALL = """
+import importlib, importlib.abc, json, pkgutil, sys
+
+blocked, paths, packages = json.loads(sys.argv[1])
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in blocked:
+            raise ImportError(f"{name} is blocked", name=name)
+        return None
+
+sys.meta_path.insert(0, Blocker())
+sys.path[:0] = paths
+done = []
+def fail(name):
+    raise
+for package in packages:
+    done.append(importlib.import_module(package).__name__)
+    for module in pkgutil.walk_packages([f"{p}/{package}" for p in paths], f"{package}.", fail):
+        done.append(importlib.import_module(module.name).__name__)
+print(json.dumps({"done": done, "loaded": sorted({m.split(".")[0] for m in sys.modules})}))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[str]]:
+    """Every module of the core and of the backends, imported where no vendor package can be.
+
+    done: modules that were imported. loaded: top-level names in sys.modules afterwards.
+    """
+    packages = ["deepinfer", *(p.name for b in BACKENDS for p in b.glob("deepinfer_*/"))]
+    paths = [str(ROOT), *map(str, BACKENDS)]
+    arguments = json.dumps([VENDOR_PACKAGES, paths, [p for p in packages if "." not in p]])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_ALL, arguments],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, list[str]] = json.loads(done.stdout)
+    return result
+
+
+def test_every_module_imports_without_vendor_packages(imported: dict[str, list[str]]) -> None:
+    expected = {
+        ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
+        for base in [ROOT, *BACKENDS]
+        for package in base.glob("deepinfer*/")
+        if package.is_dir() and package.suffix == ""
+        for file in python_files(package)
+    }
+    assert set(imported["done"]) == expected
+
+
+def test_importing_loads_no_vendor_package_and_no_network_client(
+    imported: dict[str, list[str]],
+) -> None:
+    unwanted = {*VENDOR_PACKAGES, "huggingface_hub", "requests", "httpx"}
+    assert unwanted & set(imported["loaded"]) == set()
