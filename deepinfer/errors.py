@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class DeepInferError(Exception):
-    """Base of every error that DeepInfer raises on purpose. `exit_code` is the CLI's exit status."""
+    """Base of every error raised on purpose. `exit_code` is the command's exit status."""
 
     exit_code = 1
 
@@ -24,7 +24,7 @@ class NotBuiltYetError(UsageError):
 
 
 class RequestError(DeepInferError):
-    """One request is wrong (an empty prompt, an id outside the vocabulary); others are unaffected."""
+    """One request is wrong (an empty prompt, a foreign id); others are unaffected."""
 
 
 class BackendError(DeepInferError):

@@ -60,7 +60,7 @@ def run(
     top_p: Annotated[float, typer.Option("--top_p", "--top-p")] = 1.0,
     top_k: Annotated[int, typer.Option("--top_k", "--top-k", help="-1: no limit.")] = -1,
     min_p: Annotated[float, typer.Option("--min_p", "--min-p")] = 0.0,
-    max_tokens: Annotated[int, typer.Option("--max_tokens", "--max-tokens")] = 64,
+    max_tokens: Annotated[int, typer.Option("--max_tokens", "--max-tokens")] = 48,
     seed: Annotated[int | None, typer.Option(help="64-bit seed; default: drawn.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore_eos", "--ignore-eos")] = False,
     max_model_len: Annotated[
@@ -89,8 +89,8 @@ def run(
         max_num_batched_tokens=max_num_batched_tokens,
         expert_parallel_size=ep,
     )
+    selected = choose(accelerator, mode)  # may re-execute the process: before stdin is read
     texts = list(_prompts(prompts or [], prompt_file))
-    selected = choose(accelerator, mode)
     path = model_name or environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
     with Checkpoint.open(path, revision=revision) as checkpoint:
         _note(f"checkpoint {checkpoint.directory}")

@@ -42,7 +42,7 @@ def test_components_choose_what_the_plan_covers(tiny: Path) -> None:
 
 
 def test_text_lists_release_limits_and_extra_sections(tiny: Path) -> None:
-    text = run(tiny, extra=[Section("backend lacks", [("verify", "not built")])])
+    text = run(tiny, extra=lambda opened: [Section("backend lacks", [("verify", "not built")])])
     assert "text_config.index_n_heads = 2: 32 index heads" in text
     assert text.endswith("backend lacks\n  verify  not built")
 
