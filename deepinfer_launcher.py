@@ -130,6 +130,9 @@ def _launch(command: Callable[[], int | None]) -> int:
     # `import torch` itself and makes that fail where the vendor's runtime is absent. Backends
     # import their own extension when they are chosen, so torch need not.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    # OpenMP threads that wait spin by default; on a machine that is shared they starve each other,
+    # which makes the many small operators of a CPU run ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     problem = environment_problem()
     if problem is not None:
         print(problem, file=sys.stderr)

@@ -24,9 +24,7 @@ LAYER_PROMPTS = ("p7", "p33")
 def copy_prompts(source: Path, target: Path, prompts: tuple[str, ...]) -> None:
     """Copy the tensors of some prompts of a safetensors file."""
     with safe_open(source, "pt") as file:
-        kept = {
-            key: file.get_tensor(key) for key in file.keys() if key.split(".")[0] in prompts
-        }
+        kept = {key: file.get_tensor(key) for key in file.keys() if key.split(".")[0] in prompts}
     save_file(kept, target)
 
 

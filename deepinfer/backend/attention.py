@@ -147,7 +147,7 @@ class Attention(Dense):
         """
         dtype = a.dtype
         queries = self.linear(latent, weights.wq_b, dtype)
-        queries = queries.view(-1, weights.num_heads, weights.head_dim)
+        queries = queries.view(queries.shape[0], weights.num_heads, weights.head_dim)
         queries = self.rope(queries, batch.positions, weights.frequencies, False, numerics)
         head_weights = self.linear(Activation(a.values), weights.weights_proj, dtype)
         visible = (batch.positions + 1) // weights.ratio
@@ -189,6 +189,7 @@ class Attention(Dense):
         scheme = numerics.activation_scheme
         heads = self.attend(queries, window, span, main, selection, sink, scale, batch)
         heads = self.rope(heads, batch.positions, weights.frequencies, True, numerics)
-        grouped = heads.reshape(heads.shape[0], weights.groups, -1)
+        width = heads.shape[1] * heads.shape[2] // weights.groups
+        grouped = heads.reshape(heads.shape[0], weights.groups, width)
         middle = self.grouped_linear(self.quantise(grouped, scheme), weights.wo_a, dtype)
         return self.linear(self.quantise(middle.flatten(1), scheme), weights.wo_b, dtype)

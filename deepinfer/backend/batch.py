@@ -118,4 +118,4 @@ def block_of(region: Region, table: Table, sequence: Tensor, entries: Tensor) ->
     column = column - table.first[row]
     inside = (entries >= 0) & (sequence >= 0) & (column >= 0) & (column < table.blocks.shape[1])
     blocks = table.blocks[row, column.clamp(0, table.blocks.shape[1] - 1)]
-    return torch.where(inside, blocks, torch.zeros_like(blocks))
+    return torch.where(inside, blocks, 0)

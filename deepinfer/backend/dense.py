@@ -144,7 +144,7 @@ class Dense:
             numerics.activation_scheme,
         )
         queries = self.linear(latent, weights.wq_b, dtype)
-        queries = queries.view(-1, weights.num_heads, weights.head_dim)
+        queries = queries.view(queries.shape[0], weights.num_heads, weights.head_dim)
         queries = self.rope(queries, positions, weights.frequencies, False, numerics)
         window = self.rms_norm(self.linear(a, weights.wkv, dtype), weights.kv_norm, weights.eps)
         window = self.rope(window, positions, weights.frequencies, False, numerics)

@@ -26,6 +26,11 @@ class BlockAllocator:
         self._references = [0] * num_blocks
 
     @property
+    def capacity(self) -> int:
+        """Blocks that can ever be handed out at the same time."""
+        return len(self._references) - 1
+
+    @property
     def num_free(self) -> int:
         """Blocks that can be allocated."""
         return len(self._free)
@@ -33,7 +38,7 @@ class BlockAllocator:
     @property
     def num_used(self) -> int:
         """Blocks with at least one owner."""
-        return len(self._references) - 1 - len(self._free)
+        return self.capacity - len(self._free)
 
     def can_allocate(self, count: int) -> bool:
         """Would `allocate(count)` succeed?"""
@@ -44,7 +49,7 @@ class BlockAllocator:
         if not self.can_allocate(count):
             raise OutOfBlocksError(
                 f"{self.name}: {count} blocks asked for, {len(self._free)} free of "
-                f"{len(self._references) - 1}; use fewer or shorter sequences, or a larger pool"
+                f"{self.capacity}; use fewer or shorter sequences, or a larger pool"
             )
         blocks = [self._free.popleft() for _ in range(count)]
         for block in blocks:

@@ -45,9 +45,9 @@ class CacheManager:
         """The tensors that this manager's numbers address."""
         return CachePools(
             self.layout,
-            self.blocks.num_free,
-            self.pages.num_free,
-            self.slots.num_free,
+            self.blocks.capacity,
+            self.pages.capacity,
+            self.slots.capacity,
             device,
             state_dtype,
         )
@@ -68,7 +68,17 @@ class CacheManager:
         return self.blocks.can_allocate(blocks) and self.pages.can_allocate(pages)
 
     def reserve(self, cache: SequenceCache, length: int) -> None:
-        """Make room for positions below `length`; all or nothing, else OutOfBlocksError."""
+        """Make room for positions below `length`; all or nothing, else OutOfBlocksError.
+
+        ValueError when pages that the row at `cache.length` sees were freed already: a sequence is
+        taken back by not committing rows, never by lowering `length` under what was committed.
+        """
+        if self._first_seen_page(cache.length) < cache.first_page:
+            raise ValueError(
+                f"the row at position {cache.length} sees page "
+                f"{self._first_seen_page(cache.length)}, but pages before {cache.first_page} "
+                "were freed; commit only what is final"
+            )
         blocks, pages = self.needed(cache, length)
         if not self.can_reserve(cache, length):
             raise OutOfBlocksError(
@@ -82,16 +92,26 @@ class CacheManager:
         """Declare `length` tokens final and free the pages that lie before their window.
 
         A page goes when its last position is below length - (window - 1): the next row, at
-        position `length`, sees back to length - window + 1.
+        position `length`, sees back to length - window + 1. ValueError for fewer tokens than are
+        final already, or for more than there was room made for.
         """
+        room = (cache.first_page + len(cache.pages)) * self.layout.page_tokens
+        if not cache.length <= length <= room:
+            raise ValueError(
+                f"{length} tokens cannot be committed; allowed: from {cache.length}, which are "
+                f"final, to {room}, for which pages are reserved"
+            )
         cache.length = length
-        first_seen = max(0, length - (self.layout.text.sliding_window - 1))
-        keep_from = min(first_seen // self.layout.page_tokens, cache.first_page + len(cache.pages))
-        gone = keep_from - cache.first_page
+        gone = self._first_seen_page(length) - cache.first_page
         if gone > 0:
             self.pages.free(cache.pages[:gone])
             del cache.pages[:gone]
-            cache.first_page = keep_from
+            cache.first_page += gone
+
+    def _first_seen_page(self, position: int) -> int:
+        """Number of the first page that the row at `position` sees."""
+        first_seen = max(0, position - (self.layout.text.sliding_window - 1))
+        return first_seen // self.layout.page_tokens
 
     def close(self, cache: SequenceCache) -> None:
         """Take everything back; the sequence may not be used afterwards."""

@@ -23,8 +23,9 @@ class Kind(StrEnum):
     """How a value is published.
 
     FP8: E4M3 with one scale per 32x32 tile. FP4: two E2M1 per byte, one scale per row and 32
-    columns. TABLE: E4M3 with one scale per row and 32 columns. BF16: bf16 (fp32 is accepted).
-    FP32: fp32 only. The first three may be BF16 or FP32 where quantization_config is absent.
+    columns. TABLE: E4M3 with one scale per row and 32 columns. These three may be BF16 or F32 where
+    quantization_config is absent. BF16, FP32: unquantised, published in this dtype; the other of
+    the two is accepted and kept as stored.
     """
 
     FP8 = "fp8"

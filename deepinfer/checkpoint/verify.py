@@ -212,10 +212,8 @@ def _mismatch(
     item: ExpectedTensor, stored: StoredTensor, *, coded: bool, quantised: bool
 ) -> str | None:
     """What is wrong with the dtype or shape of one value, or None."""
-    if item.kind is Kind.FP32:
-        allowed: tuple[str, ...] = ("F32",)
-    elif item.kind is Kind.BF16:
-        allowed = PLAIN_DTYPES
+    if item.kind in (Kind.FP32, Kind.BF16):
+        allowed: tuple[str, ...] = PLAIN_DTYPES
     elif quantised:
         allowed = (item.kind.code_dtype,)
     else:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from deepinfer.cli.selection import choose
 from deepinfer.config import environment
 from deepinfer.errors import UsageError
 
@@ -37,6 +36,21 @@ def backends(json: Json = False) -> None:
 
 
 @app.command()
+def env(json: Json = False) -> None:
+    """List every environment variable: value, origin, owner, status, effect.
+
+    Ends with status 2 when a run would be refused for some value.
+    """
+    from deepinfer.cli.env import as_json, list_environment, render
+
+    listing = list_environment()
+    print(as_json(listing) if json else render(listing))
+    for remark in listing.remarks():
+        print(remark, file=sys.stderr)
+    raise typer.Exit(UsageError.exit_code if listing.refused else 0)
+
+
+@app.command()
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint directory or Hub id.")],
     batch: Annotated[int, typer.Option(help="Sequences of the memory plan.")] = 1,
@@ -53,6 +67,7 @@ def inspect(
     from deepinfer.checkpoint import Checkpoint
     from deepinfer.cli.inspect import Section, run
     from deepinfer.cli.requirements import backend_section, calls_section, checkpoint_calls
+    from deepinfer.cli.selection import choose
     from deepinfer.engine import EngineOptions
 
     options = EngineOptions(
@@ -88,6 +103,7 @@ def golden(
     json: Json = False,
 ) -> None:
     """Compare a backend with stored numbers of an independent implementation."""
+    from deepinfer.cli.selection import choose
     from deepinfer.conformance.golden import COMPUTES, run_golden
 
     if require not in (None, "all"):

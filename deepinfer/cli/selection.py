@@ -7,15 +7,21 @@ import sys
 
 from deepinfer.backend.registry import Selected, select
 from deepinfer.config import environment
+from deepinfer.config.settings import Settings
+from deepinfer.config.settings_check import check
+from deepinfer.engine.logs import configure_logging
 
 
 def choose(accelerator: str | None, mode: str | None, require: bool = True) -> Selected:
     """The backend of a command; re-executes the process when its mode needs other variables.
 
     accelerator: the flag, which wins over DEEPINFER_ACCELERATOR. Announces on stderr what was
-    chosen when nothing was named. With `require` False a backend that this machine cannot run is
+    chosen when nothing was named. Logging is set up here, and variables that this backend gives no
+    effect are warned of or refused. With `require` False a backend that this machine cannot run is
     returned all the same, for commands that only ask what it supports.
     """
+    settings = Settings.from_environment()
+    configure_logging(settings)
     name = accelerator or environment.text(environment.ACCELERATOR)
     selected = select(name, mode, environment.names(environment.SKIP_BACKENDS), require)
     missing = {
@@ -27,6 +33,7 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
         arguments = [sys.executable, *sys.orig_argv[1:]]
         sys.stdout.flush()
         os.execve(sys.executable, arguments, {**os.environ, **missing})
+    check(settings, selected.spec)
     if name is None:
         print(
             f"accelerator {selected.spec.name} (best available; "

@@ -10,7 +10,7 @@ STRICT_OPERATORS = "DEEPINFER_STRICT_OPERATORS"
 MODEL_DIRECTORY = "DEEPINFER_HF_MODEL_DIR"
 GOLDEN_DIRECTORY = "DEEPINFER_GOLDEN_DIR"
 
-_FALSE = ("", "0", "false", "False")
+FALSE = ("", "0", "false", "False")
 
 
 def text(name: str) -> str | None:
@@ -20,7 +20,7 @@ def text(name: str) -> str | None:
 
 def flag(name: str) -> bool:
     """A switch: off for "", "0", "false" and "False", on for anything else."""
-    return os.environ.get(name, "") not in _FALSE
+    return os.environ.get(name, "") not in FALSE
 
 
 def names(name: str) -> tuple[str, ...]:

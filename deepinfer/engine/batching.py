@@ -33,10 +33,10 @@ class Chunk:
 class NgramHistory:
     """Compressed ids of the last n tokens, as the Engram hash takes them.
 
-    token_map [V] int64: raw id to compressed id. order: n.
+    token_map [V], integers: raw id to compressed id. order: n.
     """
 
-    def __init__(self, token_map: Int64Array, order: int) -> None:
+    def __init__(self, token_map: npt.NDArray[np.integer[Any]], order: int) -> None:
         self._map = token_map.astype(np.int64)
         self._order = order
 

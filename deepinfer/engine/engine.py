@@ -6,11 +6,12 @@ One sequence runs at a time here: plan (reserve cache, build the batch), launch 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,8 @@ from deepinfer.errors import RequestError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
+
+Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Generated(NamedTuple):
@@ -152,18 +155,17 @@ class Engine:
         """The numeric mode that runs."""
         return self.backbone.numerics
 
-    def validate(self, prompt: Sequence[int]) -> npt.NDArray[np.int64]:
+    def validate(self, prompt: Prompt) -> npt.NDArray[np.int64]:
         """The prompt as an array; RequestError for an empty, foreign or too long one."""
         vocabulary = self.config.text.vocab_size
         if len(prompt) == 0:
             raise RequestError("the prompt has no tokens; give at least one")
-        tokens = np.asarray(prompt)
-        if tokens.dtype.kind not in "iu":
-            raise RequestError("prompt token ids must be integers")
-        wrong = tokens[(tokens < 0) | (tokens >= vocabulary)]
+        tokens = _integers(prompt)
+        wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
         if wrong.size:
             raise RequestError(
-                f"prompt token id {int(wrong[0])} is outside the vocabulary 0..{vocabulary - 1}"
+                f"prompt token id {int(tokens[wrong[0]])} at place {int(wrong[0])} is outside the "
+                f"vocabulary 0..{vocabulary - 1}"
             )
         limit = self.options.max_model_len
         if len(tokens) + 1 > limit:
@@ -173,27 +175,28 @@ class Engine:
             )
         return tokens.astype(np.int64)
 
-    def generate(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Generated]:
+    def generate(self, prompt: Prompt, params: SamplingParams) -> Iterator[Generated]:
         """Tokens of one request as they are drawn; the last one carries the finish reason."""
-        tokens = self.validate(prompt)
+        ids = self.validate(prompt)
+        length = len(ids)
+        tokens = np.empty(min(self.options.max_model_len, length + params.max_tokens), np.int64)
+        tokens[:length] = ids
         seed = secrets.randbits(64) if params.seed is None else params.seed
         cache = self.cache.open()
         try:
             started = time.perf_counter()
-            logits = self.extend(cache, tokens)
-            token = self.draw(logits, params, seed, len(tokens))
-            self.timing.prefill_tokens += len(tokens)
+            token = self.draw(self.extend(cache, tokens[:length]), params, seed, length)
+            self.timing.prefill_tokens += length
             self.timing.prefill_seconds += time.perf_counter() - started
-            count = 1
             while True:
-                reason = self._finish_reason(token, count, len(tokens), params)
+                reason = self._finish_reason(token, length + 1 - len(ids), len(ids), params)
                 yield Generated(token, reason)
                 if reason:
                     return
                 started = time.perf_counter()
-                tokens = np.append(tokens, token)
-                token = self.draw(self.extend(cache, tokens), params, seed, len(tokens))
-                count += 1
+                tokens[length] = token
+                length += 1
+                token = self.draw(self.extend(cache, tokens[:length]), params, seed, length)
                 self.timing.decode_tokens += 1
                 self.timing.decode_seconds += time.perf_counter() - started
         finally:
@@ -212,6 +215,10 @@ class Engine:
         all_rows: logits of every new token [T, V] instead. chunk_rows: rows per step, by default
         max_num_batched_tokens.
         """
+        if cache.length >= len(tokens):
+            raise ValueError(
+                f"the cache holds {cache.length} tokens: none of {len(tokens)} is left to compute"
+            )
         rows = chunk_rows or self.options.max_num_batched_tokens
         kept: list[Tensor] = []
         while cache.length < len(tokens):
@@ -222,17 +229,30 @@ class Engine:
 
     def step(self, chunks: Sequence[Chunk], all_rows: bool = False) -> Tensor:
         """One step over chunks of several sequences: logits of their last (or all) rows."""
+        logits = self.launch(chunks, all_rows)
         for chunk in chunks:
+            self.cache.commit(chunk.cache, chunk.stop)
+        return logits
+
+    def launch(self, chunks: Sequence[Chunk], all_rows: bool = False) -> Tensor:
+        """`step` without its commit: no row is final yet.
+
+        Rows that `self.cache.commit` is not told of are computed again by the next launch, with
+        the same or other tokens; the layout's `backtrack` bounds how many they may be.
+        """
+        for chunk in chunks:
+            if chunk.start != chunk.cache.length:
+                raise ValueError(
+                    f"a chunk starts at {chunk.start} and its sequence has {chunk.cache.length} "
+                    "committed tokens; rows follow what is committed"
+                )
             self.cache.reserve(chunk.cache, chunk.stop)
         batch = build_batch(chunks, self.operators, self.history)
         if all_rows:
             rows = torch.arange(batch.num_rows, device=batch.token_ids.device)
         else:
             rows = batch.query_start[1:] - 1
-        logits = self.backbone.forward(batch, self.pools, rows)
-        for chunk in chunks:
-            self.cache.commit(chunk.cache, chunk.stop)
-        return logits
+        return self.backbone.forward(batch, self.pools, rows)
 
     def draw(self, logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:
         """Choose one token from logits [1, V] for absolute `position`."""
@@ -244,7 +264,7 @@ class Engine:
             min_p=tensor([params.min_p], torch.float32),
         )
         logprobs = self.operators.process(logits, parameters)
-        bits = seed & (2**64 - 1)
+        bits = int(seed) & (2**64 - 1)
         signed = bits - 2**64 if bits >= 2**63 else bits
         drawn = self.operators.sample(
             logprobs,
@@ -268,3 +288,18 @@ class Engine:
         if count >= params.max_tokens or prompt_length + count >= self.options.max_model_len:
             return "length"
         return ""
+
+
+def _integers(prompt: Prompt) -> npt.NDArray[Any]:
+    """A prompt as an array of one dimension of integers of any size; RequestError otherwise."""
+    with contextlib.suppress(ValueError):  # numpy's answer to rows of several lengths
+        tokens = np.asarray(prompt)
+        if tokens.ndim == 1 and tokens.dtype.kind in "iu":
+            return tokens
+    for place, token in enumerate(prompt):
+        if isinstance(token, bool) or not isinstance(token, int | np.integer):
+            raise RequestError(
+                f"prompt token id {token!r} at place {place} is no integer; a prompt is a list of "
+                "integers"
+            )
+    return np.array(prompt, dtype=object)  # integers wider than 64 bits

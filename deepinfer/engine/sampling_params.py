@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 from deepinfer.errors import RequestError
 
@@ -26,9 +29,9 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, self.temperature >= 0, "at least 0")
-        _number("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
-        _number("min_p", self.min_p, 0 <= self.min_p < 1, "in [0, 1)")
+        _number("temperature", self.temperature, lambda value: value >= 0, "at least 0")
+        _number("top_p", self.top_p, lambda value: 0 < value <= 1, "in (0, 1]")
+        _number("min_p", self.min_p, lambda value: 0 <= value < 1, "in [0, 1)")
         _integer("top_k", self.top_k)
         if self.top_k != -1 and not 1 <= self.top_k < 2**31:
             raise RequestError(f"top_k is {self.top_k}; allowed: -1 (no limit) or 1 to 2^31 - 1")
@@ -38,15 +41,19 @@ class SamplingParams:
         if self.seed is not None:
             _integer("seed", self.seed)
             if not -(2**63) <= self.seed < 2**64:
-                raise RequestError(f"seed is {self.seed}; allowed: 64-bit integers")
+                raise RequestError(f"seed is {self.seed}; allowed: -2^63 to 2^64 - 1")
 
 
-def _number(name: str, value: float, allowed: bool, rule: str) -> None:
-    finite = isinstance(value, int | float) and not isinstance(value, bool)
-    if not finite or not math.isfinite(value) or not allowed:
+def _number(name: str, value: Any, allowed: Callable[[Any], bool], rule: str) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    try:
+        finite = number and math.isfinite(value)
+    except OverflowError:  # an integer beyond the floats
+        finite = False
+    if not finite or not allowed(value):
         raise RequestError(f"{name} is {value!r}; allowed: a finite number {rule}")
 
 
-def _integer(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _integer(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{name} is {value!r}; allowed: an integer")

@@ -42,10 +42,14 @@ class Residual:
 
 @dataclass
 class Selections:
-    """Index results that later layers take over; they live only within a forward."""
+    """What later layers take over from earlier ones; it lives only within a forward.
+
+    selection and candidates: the last index results. span: the window of every row.
+    """
 
     selection: Selection | None = None
     candidates: Tensor | None = None
+    span: WindowSpan | None = None
 
 
 class Backbone:
@@ -163,6 +167,8 @@ class Backbone:
     ) -> Tensor:
         plan, ops = weights.plan, self.operators
         projection = ops.project(a, weights.attention, batch.positions, self.numerics)
+        if selections.span is None:
+            selections.span = self.window_span(batch)
         window = pools.window_region(plan.index)
         ops.store(projection.window, window, batch.positions, batch)
         main = None
@@ -187,7 +193,7 @@ class Backbone:
         return ops.attend_output(
             projection.queries,
             window,
-            self.window_span(batch),
+            selections.span,
             main,
             selections.selection if main is not None else None,
             weights.sink,

@@ -134,10 +134,10 @@ CASES: dict[str, tuple[Callable[[CheckpointFiles], object], type[CheckpointError
         TensorMismatchError,
         r"is BF16 \[32, 64\], must be F8_E4M3 \[32, 64\]",
     ),
-    "bf16 sink": (
-        lambda f: f.replace("layers.0.attn.attn_sink", "BF16", (2,)),
+    "fp16 sink": (
+        lambda f: f.replace("layers.0.attn.attn_sink", "F16", (2,)),
         TensorMismatchError,
-        "must be F32",
+        "must be BF16 or F32",
     ),
     "scale of another dtype": (
         lambda f: f.replace("layers.0.attn.wkv.scale", "F32", (1, 2)),
@@ -301,6 +301,12 @@ def test_fp32_is_accepted_for_an_unquantised_tensor(files: CheckpointFiles) -> N
     files.replace("layers.1.attn.compressor.wkv.weight", "F32", (32, 64))
     with Checkpoint.open(files.directory) as checkpoint:
         assert checkpoint.linear("layers.1.attn.compressor.wkv").kind == "fp32"
+
+
+def test_bf16_is_accepted_for_a_value_published_in_fp32(files: CheckpointFiles) -> None:
+    files.replace("layers.0.attn.attn_sink", "BF16", (2,))
+    with Checkpoint.open(files.directory) as checkpoint:
+        assert checkpoint.source("layers.0.attn.attn_sink").dtype == "BF16"
 
 
 def without_quantization(files: CheckpointFiles) -> None:

@@ -48,16 +48,12 @@ class SmallCache:
             sizes.sequences, per_sequence, index_bytes + main_bytes, generator
         )
         self.window_pool, self.pages = _pool(sizes.sequences, pages, page_bytes, generator)
-        self.index = Region(
-            self.context_pool, CONTEXT, 0, INDEX, sizes.index_width, entries
-        )
+        self.index = Region(self.context_pool, CONTEXT, 0, INDEX, sizes.index_width, entries)
         self.main = Region(self.context_pool, CONTEXT, index_bytes, MAIN, sizes.width, entries)
         self.window = Region(
             self.window_pool, WINDOW, 0, WINDOW_FORMAT, sizes.width, sizes.page_tokens
         )
-        members = torch.randn(
-            sizes.sequences + 1, sizes.ring, 2, sizes.width, generator=generator
-        )
+        members = torch.randn(sizes.sequences + 1, sizes.ring, 2, sizes.width, generator=generator)
         self.state = CompressorState(members.to(state_dtype))
 
     def batch(

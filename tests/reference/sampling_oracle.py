@@ -38,9 +38,7 @@ def log_softmax(values: list[float]) -> list[float]:
     """Rounded to float32 once; -inf stays."""
     top = Decimal(max(values))
     total = sum(((Decimal(v) - top).exp() for v in values if v != -math.inf), Decimal(0))
-    return [
-        -math.inf if v == -math.inf else float32(Decimal(v) - top - total.ln()) for v in values
-    ]
+    return [-math.inf if v == -math.inf else float32(Decimal(v) - top - total.ln()) for v in values]
 
 
 def process(
@@ -84,9 +82,7 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
 
 def uniform(seed: int, position: int, purpose: int) -> int:
     """The 64-bit random number of (seed, position, purpose), draw 0; seed and position unsigned."""
-    words = philox(
-        [position % WORD, position // WORD, purpose, 0], [seed % WORD, seed // WORD]
-    )
+    words = philox([position % WORD, position // WORD, purpose, 0], [seed % WORD, seed // WORD])
     return words[0] + WORD * words[1]
 
 

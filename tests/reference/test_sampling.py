@@ -74,9 +74,7 @@ def test_process_equals_the_published_vectors() -> None:
     wrong = []
     for index, case in enumerate(cases):
         names = ("temperature", "top_p", "top_k", "min_p")
-        got = process(
-            [float(x) for x in case["logits"]], **{name: case[name] for name in names}
-        )
+        got = process([float(x) for x in case["logits"]], **{name: case[name] for name in names})
         if not same(got, [float(x) for x in case["logprobs"]]):
             wrong.append((index, case, got))
     assert len(cases) > 40 and not wrong
@@ -104,9 +102,7 @@ SETTINGS = settings(derandomize=True, deadline=None, max_examples=250)
 def test_process_equals_brute_force(
     logits: list[float], temperature: float, top_p: float, top_k: int, min_p: float
 ) -> None:
-    got = process(
-        logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p
-    )
+    got = process(logits, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     assert same(got, oracle.process(logits, temperature, top_p, top_k, min_p))
 
 

@@ -179,7 +179,7 @@ def _lane_score(terms: Tensor, weights: Tensor) -> Tensor:
     """Four lanes of heads, each a chain of bf16 fused multiply-adds, then bf16 sums of lanes.
 
     A fused multiply-add is computed in float64, where the product of two bf16 values is exact, and
-    rounded to bf16. It differs from one rounding only where one operand of the sum is 2^37 times
+    rounded to bf16 once. It differs from a true one only where one operand of the sum is 2^37 times
     smaller than the other and decides a tie.
     """
     missing = -terms.shape[1] % LANES
@@ -188,9 +188,22 @@ def _lane_score(terms: Tensor, weights: Tensor) -> Tensor:
     steps = torch.unflatten(exact, 1, (-1, LANES))  # [16, Hi / 4, 4, columns]
     lanes = torch.zeros_like(steps[:, 0], dtype=terms.dtype)
     for step in steps.unbind(1):
-        lanes = (step + lanes.double()).to(terms.dtype)
+        lanes = _rounded_once(step + lanes.double())
     lane0, lane1, lane2, lane3 = lanes.unbind(1)
     return (lane0 + lane2) + (lane1 + lane3)
+
+
+def _rounded_once(x: Tensor) -> Tensor:
+    """float64 to the nearest bf16, ties to even.
+
+    torch converts by way of float32 and so rounds twice. Here the float32 between is rounded to
+    odd (towards zero, the last bit set where anything is lost), which decides every tie rightly.
+    """
+    between = x.float()
+    bits = between.view(torch.int32)
+    away = between.double().abs() > x.abs()
+    odd = torch.where(between.double() == x, bits, (bits - away.to(torch.int32)) | 1)
+    return odd.view(torch.float32).to(torch.bfloat16)
 
 
 def _selectable(scores: Tensor) -> Tensor:

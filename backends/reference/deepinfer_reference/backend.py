@@ -1,11 +1,12 @@
 """`ReferenceBackend`: every primitive of the contract in plain PyTorch, on any torch device.
 
 It is the definition that other backends are compared with. It overrides no step: a step has one
-definition, its default body. It needs these torch operators and nothing else: elementwise
-arithmetic, comparison, `where`, `clamp`, `exp`, `log1p`, `sqrt`, `cos`, `sin`, `frexp`, bit
-operations on integers, conversions of dtype, `mm`, `bmm`, `sum`, `amax`, `cumsum`, `sort`,
-`gather`, `scatter`, `index_select`, `index_copy`, indexing by integer tensors, `cat`, `stack`,
-`pad` and views. No shape depends on data and nothing waits for the device.
+definition, its default body. It needs these torch operators and no others: elementwise arithmetic,
+comparison and `where`, `clamp`, `maximum`, `masked_fill`, `isnan`, `copysign`, `exp`, `log1p`,
+`sqrt`, `cos`, `sin`, `frexp`; bit operations, division and remainder of integers; conversions of
+dtype; `bmm`, `sum`, `amax`, `cumsum`, stable `sort`; `gather`, `scatter`, `index_select`,
+`index_copy_`, `scatter_add_` of integers, indexing by integer tensors; `arange`, `full`, `cat`,
+`stack`, `pad` and views. No shape depends on data and nothing waits for the device.
 """
 
 from __future__ import annotations

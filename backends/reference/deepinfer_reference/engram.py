@@ -34,11 +34,10 @@ class ReferenceEngram(Engram):
     def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
         """Stored rows side by side, with their bytes where the table is FP8."""
         assert isinstance(table, ReferenceTable)
-        flat = rows.flatten()
-        codes = table_rows(table.weight, flat, "Engram row").view(rows.shape[0], -1)
+        codes = _side_by_side(table.weight, rows)
         if table.scale is None:
             return Activation(codes.to(dtype))
-        scales = table_rows(table.scale, flat, "Engram row").view(rows.shape[0], -1)
+        scales = _side_by_side(table.scale, rows)
         values = fp8_rows(codes, scales, dtype)
         return Activation(values, Quantised(codes, scales), Scheme.FP8_BLOCK32)
 
@@ -69,6 +68,12 @@ class ReferenceEngram(Engram):
             return torch.where(blocked.view(-1, 1, 1), streams, added)
 
         return row_tiles(tile, streams, memory, blocked)
+
+
+def _side_by_side(table: Tensor, rows: Tensor) -> Tensor:
+    """Rows [T, C] of a table [N, W]: -> [T, C*W]."""
+    found = table_rows(table, rows.flatten(), "Engram row")
+    return found.view(*rows.shape, table.shape[1]).flatten(1)
 
 
 def _reciprocal_rms(x: Tensor, eps: float) -> Tensor:

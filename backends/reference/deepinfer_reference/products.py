@@ -64,18 +64,19 @@ def product(
 ) -> Tensor:
     """x [T, K] float32 or float64 times rows of a weight [M, K] transposed: -> [T, rows].
 
-    The weight is decoded once, 256 rows at a time, and never as a whole.
+    The weight is decoded once, 256 rows at a time, and never as a whole. The result is allocated
+    before the first piece: a small block that outlives a piece would keep the allocator from
+    using the piece's memory again.
     """
     count = weight.shape[0] if rows is None else rows
     row_tiles = [tile for (tile,) in tiles(align_last(x))]
     round_weight = out_dtype == torch.bfloat16
-    parts = []
-    for start in range(first_row, first_row + count, WEIGHT_ROWS):
-        stop = min(start + WEIGHT_ROWS, first_row + count)
-        blocks = column_blocks(weight.values(start, stop, x.dtype, round_weight))
-        part = x.new_empty((len(row_tiles) * ROWS, blocks.shape[0], BLOCK), dtype=out_dtype)
+    result = x.new_empty((len(row_tiles) * ROWS, count), dtype=out_dtype)
+    for start in range(0, count, WEIGHT_ROWS):
+        stop = min(start + WEIGHT_ROWS, count)
+        decoded = weight.values(first_row + start, first_row + stop, x.dtype, round_weight)
+        blocks = column_blocks(decoded)
         for index, tile in enumerate(row_tiles):
-            part[index * ROWS : (index + 1) * ROWS] = tile_product(tile, blocks)
-        parts.append(part.flatten(1)[:, : stop - start])
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    return joined[: x.shape[0]].contiguous()
+            part = tile_product(tile, blocks).flatten(1)[:, : stop - start]
+            result[index * ROWS : (index + 1) * ROWS, start:stop] = part
+    return result[: x.shape[0]]

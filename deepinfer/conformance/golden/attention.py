@@ -1,11 +1,16 @@
 """Attention vectors: whole attention layers, each operator fed with stored inputs.
 
+What a step computes on the way is compared and then replaced by what the data have, so that a
+difference is judged where it arises and nowhere else.
+
 Three layers of one ratio are chained in the data: a Full layer (which is the candidate source), a
 Reindex layer and a Reuse layer. Settings are those of the data's description.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,18 +26,24 @@ from deepinfer.backend import (
     LinearSource,
     Numerics,
     OutputWeights,
+    PackedLinear,
     Selection,
     WindowSpan,
 )
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.backend.resolution import Operators
 from deepinfer.config import YarnConfig
-from deepinfer.conformance.golden.comparison import DTYPES, close, equal
+from deepinfer.conformance.golden.comparison import DTYPES, attempt, close, compared, equal
 from deepinfer.conformance.golden.data import Tensors
-from deepinfer.conformance.golden.metrics import row_steps
+from deepinfer.conformance.golden.metrics import bf16_steps, row_steps
 from deepinfer.conformance.golden.report import Item, Measure
 from deepinfer.conformance.golden.scratch import dequantised, region, single_sequence
-from deepinfer.conformance.golden.selections import block_scores, kept_blocks, swapped_entries
+from deepinfer.conformance.golden.selections import (
+    block_scores,
+    entry_mask,
+    kept_blocks,
+    same_sets,
+)
 from deepinfer.formats import INDEX, MAIN, Scheme
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
 from deepinfer.model import inverse_frequencies
@@ -43,14 +54,13 @@ _BLOCK, _BLOCKS, _EPS = 4, 4, 1e-20
 _NUMERICS = Numerics.REF
 
 
-def check_attention(operators: Operators, vectors: Tensors, compute: str) -> list[Item]:
+def check_attention(operators: Operators, vectors: Tensors, compute: str) -> Iterator[Item]:
     """Both ratios, three layers each."""
-    items: list[Item] = []
     for ratio in (1, 2):
         chain = _Chain(operators, vectors, compute, ratio)
         for role in ("full", "reindex", "reuse"):
-            items += chain.layer(role)
-    return items
+            name = f"ops/attn/r{ratio}.{role}"
+            yield from attempt(name, compute, functools.partial(chain.layer, role))
 
 
 class _Chain:
@@ -65,22 +75,20 @@ class _Chain:
         yarn = YarnConfig(16, 32, 1, 128)
         self.frequencies = inverse_frequencies(160000.0, 16, yarn).to(operators.device)
         self.selection: Selection | None = None
-        self.items: list[Item] = []
 
-    def layer(self, role: str) -> list[Item]:
-        self.items, self.role = [], role
+    def layer(self, role: str) -> Iterator[Item]:
+        self.role = role
         a = Activation(self.get("in"))
         projection = self.ops.project(a, self._projections(), self.batch.positions, _NUMERICS)
-        self._close("query", projection.queries)
+        yield self._close("query", projection.queries)
         self.ops.store(projection.window, self.window, self.batch.positions, self.batch)
-        self._equal("window_kv", self._load(self.window, _LENGTH))
+        yield self._equal("window_kv", self._load(self.window, _LENGTH))
         self._put(self.window, "window_kv")
         if role == "full":
-            self._update_context(a)
+            yield from self._update_context(a)
         if role != "reuse":
-            self._select(projection.latent, a)
-        self._attend()
-        return self.items
+            yield from self._select(projection.latent, a)
+        yield from self._attend()
 
     def get(self, name: str) -> Tensor:
         return self.vectors.get(self._key(name))
@@ -91,14 +99,14 @@ class _Chain:
     def _label(self, name: str) -> str:
         return f"ops/attn/r{self.ratio}.{self.role}.{name}"
 
-    def _close(self, name: str, got: Tensor) -> None:
-        self.items.append(close(self._label(name), self.compute, got, self.get(name)))
+    def _close(self, name: str, got: Tensor) -> Item:
+        return close(self._label(name), self.compute, got, self.get(name))
 
-    def _equal(self, name: str, got: Tensor) -> None:
-        self.items.append(equal(self._label(name), self.compute, got, self.get(name)))
+    def _equal(self, name: str, got: Tensor) -> Item:
+        return equal(self._label(name), self.compute, got, self.get(name))
 
-    def _linear(self, name: str) -> Any:
-        source = LinearSource(MemorySource(self.get(f"param.{name}.weight")))
+    def _linear(self, name: str) -> PackedLinear:
+        source = LinearSource(MemorySource(self.get(f"param.{name}.weight").cpu()))
         return self.ops.pack_linear(source)
 
     def _norm(self, name: str) -> Tensor:
@@ -131,7 +139,7 @@ class _Chain:
             _EPS,
         )
 
-    def _update_context(self, a: Activation) -> None:
+    def _update_context(self, a: Activation) -> Iterator[Item]:
         weights = CompressorWeights(
             wkv=self._linear("compressor.wkv"),
             wgate=self._linear("compressor.wgate") if self.ratio > 1 else None,
@@ -162,14 +170,14 @@ class _Chain:
             _NUMERICS,
         )
         if latents and entries:
-            self._close("compressor_latent", latents[0][entries[0] >= 0])
+            yield self._close("compressor_latent", latents[0][entries[0] >= 0])
         count = _LENGTH // self.ratio
-        self._equal("compressed_kv", self._load(self.main, count))
-        self._equal("index_keys", self._load(self.index, count))
+        yield self._equal("compressed_kv", self._load(self.main, count))
+        yield self._equal("index_keys", self._load(self.index, count))
         self._put(self.main, "compressed_kv")
         self._put(self.index, "index_keys")
 
-    def _select(self, latent: Activation, a: Activation) -> None:
+    def _select(self, latent: Activation, a: Activation) -> Iterator[Item]:
         source = self.role == "full"
         weights = IndexerWeights(
             wq_b=self._linear("indexer.wq_b"),
@@ -194,34 +202,40 @@ class _Chain:
         selection = self.ops.tapped(tap).select(
             latent, a, weights, self.index, candidates, self.batch, _NUMERICS
         )
-        scores = None
         if "scores" in seen:
-            scores = seen["scores"][:, : _LENGTH // self.ratio]
-            self._equal("index_q", seen["queries"])
-            self._close("index_w", seen["weights"])
-            self._close("index_scores", scores)
-        self._same_set("topk_indices", selection.indices, self.get("topk_indices"), scores)
+            yield self._equal("index_q", seen["queries"])
+            yield self._close("index_w", seen["weights"])
+            yield self._close("index_scores", seen["scores"][:, : _LENGTH // self.ratio])
+        scores = self.vectors.peek(self._key("index_scores"))
+        if candidates is not None:
+            allowed = entry_mask(candidates, _BLOCK, scores.shape[1])
+            scores = scores.masked_fill(~allowed, float("-inf"))
+        want = self.get("topk_indices")
+        yield self._same_sets("topk_indices", selection.indices, want, scores)
         if source:
-            assert selection.candidates is not None
             candidates = kept_blocks(self.get("candidates"), _BLOCK, _BLOCKS)
-            best = None if scores is None else block_scores(scores, _BLOCK)
-            self._same_set("candidates", selection.candidates, candidates, best)
-        self.selection = Selection(self.get("topk_indices").to(torch.int32), candidates)
+            name = "candidates"
+            if selection.candidates is None:
+                yield Item.broken(self._label(name), self.compute, "select returned none")
+            else:
+                best = block_scores(scores, _BLOCK)
+                yield self._same_sets(name, selection.candidates, candidates, best)
+        self.selection = Selection(want.to(torch.int32), candidates)
 
-    def _same_set(self, name: str, got: Tensor, want: Tensor, scores: Tensor | None) -> None:
-        wrong = swapped_entries(got, want, scores, self.compute)
-        measure = Measure("unexplained entries", wrong, "<=", 0)
-        self.items.append(Item.of(self._label(name), self.compute, measure))
+    def _same_sets(self, name: str, got: Tensor, want: Tensor, scores: Tensor) -> Item:
+        return same_sets(self._label(name), self.compute, got, want, scores)
 
-    def _attend(self) -> None:
+    def _attend(self) -> Iterator[Item]:
         positions = self.batch.positions
         span = WindowSpan((positions - _WINDOW + 1).clamp(min=0), positions, _WINDOW)
         weights = OutputWeights(self._linear("wo_a"), self._linear("wo_b"), self.frequencies, 2)
         attended: list[Tensor] = []
 
-        def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
-            if operator == "attend":
-                attended.append(result)
+        def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> Any:
+            if operator != "attend":
+                return None
+            attended.append(result)
+            return self.get("attended").to(result.dtype)
 
         out = self.ops.tapped(tap).attend_output(
             self.get("query"),
@@ -235,11 +249,19 @@ class _Chain:
             weights,
             _NUMERICS,
         )
-        if attended:
-            self._close("attended", attended[0])
-        if self.compute == "bf16":
-            steps = row_steps(out, self.get("out"))
-            measure = Measure("bf16 steps of the row", steps, "<=", 2)
-            self.items.append(Item.of(self._label("out"), self.compute, measure))
+        for result in attended:
+            yield self._close("attended", result)
+        if self.compute == "fp32":
+            yield self._close("out", out)
         else:
-            self._close("out", out)
+            measure = _steps if attended else _steps_of_the_row
+            yield compared(self._label("out"), self.compute, out, self.get("out"), measure)
+
+
+def _steps(got: Tensor, want: Tensor) -> list[Measure]:
+    return [Measure("bf16 steps", bf16_steps(got, want), "<=", 2)]
+
+
+def _steps_of_the_row(got: Tensor, want: Tensor) -> list[Measure]:
+    """For an output whose attention was not judged first: one step of that may be many here."""
+    return [Measure("bf16 steps of the row", row_steps(got, want), "<=", 2)]

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from deepinfer.backend.registry import Selected
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.conformance.golden.data import GoldenData, GoldenModel, Tensors
+from deepinfer.conformance.golden.comparison import attempt
+from deepinfer.conformance.golden.data import (
+    COMPUTES,
+    GREEDY,
+    LATER,
+    LAYERS,
+    LOGITS,
+    OPERATORS,
+    GoldenData,
+    GoldenModel,
+    Tensors,
+)
+from deepinfer.conformance.golden.engram import TINY_MODEL
+from deepinfer.conformance.golden.greedy import check_greedy
 from deepinfer.conformance.golden.layers import check_layers
-from deepinfer.conformance.golden.logits import check_greedy, check_logits
+from deepinfer.conformance.golden.logits import check_logits
 from deepinfer.conformance.golden.operators import check_operators
 from deepinfer.conformance.golden.report import Item, Report
 from deepinfer.engine import Engine, EngineOptions
 from deepinfer.errors import UsageError
-
-COMPUTES = ("fp32", "bf16")
-MAX_LENGTH = 512
-MAX_SEQUENCES = 8
-_DRAFT_FILES = ("dspark.safetensors",)
-_VISION_FILES = ("vision.safetensors",)
 
 
 def run_golden(
@@ -31,7 +39,8 @@ def run_golden(
 ) -> Report:
     """Compare a backend with all golden data of a directory, always in REF numerics.
 
-    computes: "fp32" and "bf16", or one of them. on_item is called as each comparison ends.
+    computes: "fp32" and "bf16", or one of them. on_item is called as each comparison ends. Raises
+    UsageError for a directory that cannot be read; whatever goes wrong later is a failed item.
     """
     unknown = [compute for compute in computes if compute not in COMPUTES]
     if unknown:
@@ -46,63 +55,93 @@ def run_golden(
 
 
 def _items(data: GoldenData, selected: Selected, computes: tuple[str, ...]) -> Iterator[Item]:
-    operators = data.operators()
-    if operators is not None:
-        yield from check_operators(data, operators, selected, computes)
-        yield from _leftovers("ops", operators, "text", computes)
+    if data.vectors is not None:
+        check = functools.partial(check_operators, data, data.vectors, selected, computes)
+        yield from attempt("ops", "", check)
+        yield from _leftovers(data, data.vectors, computes)
     for model in data.models:
-        yield from _model_items(model, selected, computes)
+        for compute in computes:
+            check = functools.partial(_check_model, model, selected, compute)
+            yield from attempt(model.name, compute, check)
+        for name, tensors in model.files.items():
+            if name in LATER.values():
+                yield from _later(model, name, tensors)
+            elif name not in LAYERS.values() or name in (LAYERS[c] for c in computes):
+                yield from _leftovers(data, tensors, computes)
+    for tensors in data.strays:
+        yield Item.uncovered(
+            data.label(tensors), "text", f"{len(tensors.keys)} tensors of no known file or model"
+        )
 
 
-def _model_items(
-    model: GoldenModel, selected: Selected, computes: tuple[str, ...]
-) -> Iterator[Item]:
-    logits = model.tensors("logits.safetensors")
-    greedy = model.tensors("greedy.safetensors")
-    for compute in computes:
-        engine = load_engine(model, selected, compute)
-        layers = model.tensors(f"intermediates.{compute}.safetensors")
-        if layers is not None:
-            yield from check_layers(engine, model, layers, compute)
-            yield from _leftovers(f"{model.name}/layers", layers, "text", computes)
-        if logits is not None:
-            yield from check_logits(engine, model, logits, compute)
-        if greedy is not None and logits is not None:
-            yield from check_greedy(engine, model, greedy, logits, compute)
-    for name, tensors in (("logits", logits), ("greedy", greedy)):
-        if tensors is not None:
-            yield from _leftovers(f"{model.name}/{name}", tensors, "text", computes)
-    for component, files in (("draft", _DRAFT_FILES), ("vision", _VISION_FILES)):
-        for file in files:
-            later = model.tensors(file)
-            if later is not None:
-                yield from _later(f"{model.name}/{component}", later, component)
+def _check_model(model: GoldenModel, selected: Selected, compute: str) -> Iterator[Item]:
+    logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
+    layers = model.tensors(LAYERS[compute])
+    if logits is None and greedy is None and layers is None:
+        return
+    engine = load_engine(model, selected, compute)
+    for tensors in model.files.values():
+        tensors.device = engine.operators.device
+    if layers is not None:
+        yield from check_layers(engine, model, layers, compute)
+    if logits is not None:
+        yield from check_logits(engine, model, logits, compute)
+    if greedy is not None:
+        yield from check_greedy(engine, model, greedy, logits, compute)
 
 
 def load_engine(model: GoldenModel, selected: Selected, compute: str) -> Engine:
-    """The model's checkpoint in REF numerics, sized for golden prompts."""
+    """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch."""
+    tokens, sequences = _sizes(model)
     checkpoint = Checkpoint.open(model.checkpoint, progress=False)
     options = EngineOptions(
         numerics="ref",
         compute=compute,
-        max_model_len=MAX_LENGTH,
-        max_num_batched_tokens=MAX_LENGTH,
-        max_num_seqs=MAX_SEQUENCES,
+        max_model_len=tokens,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=sequences,
     )
     return Engine.load(checkpoint, selected, options)
 
 
-def _leftovers(
-    name: str, tensors: Tensors, component: str, computes: tuple[str, ...]
-) -> Iterator[Item]:
+def _sizes(model: GoldenModel) -> tuple[int, int]:
+    """Bounds of the tokens of a sequence, continuation included, and of sequences at once."""
+    logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
+    tokens, sequences = 1, 1
+    if logits is not None:
+        prompts = [f"{prompt}.ids" for prompt in logits.prompts("ids") if prompt != "batch"]
+        tokens += max((logits.rows(key) for key in prompts), default=0)
+        sequences = max(1, len(prompts))
+        if "batch.ids" in logits.keys:
+            sequences = max(sequences, logits.rows("batch.ids"))
+    if greedy is not None:
+        keys = [f"{p}.tokens.{c}" for c in COMPUTES for p in greedy.prompts(f"tokens.{c}")]
+        tokens += max((greedy.rows(key) for key in keys), default=0)
+    return tokens, sequences
+
+
+def _leftovers(data: GoldenData, tensors: Tensors, computes: tuple[str, ...]) -> Iterator[Item]:
     """Data that nothing compared, unless it belongs to a precision that was not asked for."""
-    others = [compute for compute in COMPUTES if compute not in computes]
+    name = data.label(tensors).removesuffix(".safetensors")
+    if not tensors.keys:
+        yield Item.uncovered(name, "text", "the file holds no tensors")
+    others = {compute for compute in COMPUTES if compute not in computes}
     for key in tensors.unused():
-        if not any(f".{other}" in key for other in others):
-            yield Item.uncovered(f"{name}/{key}", component, "no check reads it")
+        if others.isdisjoint(key.split(".")):
+            yield Item.uncovered(f"{name}/{key}", "text", _why(data, tensors, key))
 
 
-def _later(name: str, tensors: Tensors, component: str) -> Iterator[Item]:
+def _why(data: GoldenData, tensors: Tensors, key: str) -> str:
+    vectors = tensors.path.name == OPERATORS
+    if vectors and key.startswith("engram.tiny.") and data.model(TINY_MODEL) is None:
+        return f"needs the checkpoint of {TINY_MODEL}, which is not there"
+    return "no check reads it"
+
+
+def _later(model: GoldenModel, file: str, tensors: Tensors) -> Iterator[Item]:
     """One uncovered item per prompt or case of a component that is not built."""
-    for case in sorted({key.split(".")[0] for key in tensors.keys}):
-        yield Item.uncovered(f"{name}/{case}", component, f"{component} is not built yet")
+    component = next(one for one, name in LATER.items() if name == file)
+    cases = [key.split(".")[0] for key in tensors.keys]
+    for case in sorted(set(cases)):
+        note = f"{component} is not built yet: {cases.count(case)} tensors"
+        yield Item.uncovered(f"{model.name}/{component}/{case}", component, note)

@@ -2,7 +2,7 @@
 
 Layout: `ops.safetensors`, and per checkpoint a folder with `checkpoint/`, `logits.safetensors`,
 `greedy.safetensors`, `ties.json`, `intermediates.*.safetensors`, `dspark.safetensors` and
-`vision.safetensors`, each of them optional.
+`vision.safetensors`, each of them optional. Files and folders may be symbolic links.
 """
 
 from __future__ import annotations
@@ -10,117 +10,207 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from deepinfer.errors import UsageError
 
+COMPUTES = ("fp32", "bf16")
+OPERATORS = "ops.safetensors"
+LOGITS = "logits.safetensors"
+GREEDY = "greedy.safetensors"
+LAYERS = {compute: f"intermediates.{compute}.safetensors" for compute in COMPUTES}
+LATER = {"draft": "dspark.safetensors", "vision": "vision.safetensors"}
+"""Files of components that are not built yet, by component."""
+
+_CHECKPOINT = "checkpoint"
+_MODEL_FILES = {LOGITS, GREEDY, *LAYERS.values(), *LATER.values()}
+
 
 @dataclass
 class Tensors:
-    """A safetensors file that remembers which of its tensors were compared."""
+    """An open safetensors file that remembers which of its tensors were used.
+
+    used: keys that were read, or excused by `mark`. device: where `get` puts what it reads.
+    """
 
     path: Path
+    file: Any = field(repr=False)
     keys: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set)
+    device: torch.device = torch.device("cpu")
 
     @classmethod
     def open(cls, path: Path) -> Tensors:
-        """Read the names; UsageError when the file is not a safetensors file."""
+        """Read the header; UsageError when the file is not a whole safetensors file."""
         try:
-            with safe_open(path, "pt") as file:
-                return cls(path, frozenset(file.keys()))
+            file: Any = safe_open(path, "pt")
+            return cls(path, file, frozenset(file.keys()))
         except Exception as error:
             raise UsageError(f"{path} cannot be read as a safetensors file: {error}") from error
 
     def get(self, key: str) -> Tensor:
-        """One tensor, marked as compared."""
+        """One tensor on the device, marked as used; UsageError when the file lacks it."""
+        tensor = self.peek(key)
         self.used.add(key)
-        with safe_open(self.path, "pt") as file:
-            tensor: Tensor = file.get_tensor(key)
         return tensor
+
+    def peek(self, key: str) -> Tensor:
+        """The same without marking it: the tensor has to be compared elsewhere."""
+        self._require(key)
+        tensor: Tensor = self.file.get_tensor(key)
+        return tensor.to(self.device)
+
+    def rows(self, key: str) -> int:
+        """Length of a tensor's first axis, without reading or marking it."""
+        self._require(key)
+        shape: list[int] = self.file.get_slice(key).get_shape()
+        return shape[0] if shape else 1
 
     def mark(self, *keys: str) -> None:
         """Mark tensors that need no comparison of their own (noise figures, runners-up)."""
         self.used.update(keys)
 
-    def prompts(self, suffix: str) -> list[str]:
-        """Names NAME of all keys NAME.suffix, shortest prompt first."""
-        names = [key.removesuffix(f".{suffix}") for key in self.keys if key.endswith(f".{suffix}")]
+    def prompts(self, *suffixes: str) -> list[str]:
+        """Names NAME of all keys NAME.suffix, for any of the suffixes, shortest name first."""
+        names = {
+            key.removesuffix(f".{suffix}")
+            for suffix in suffixes
+            for key in self.keys
+            if key.endswith(f".{suffix}")
+        }
         return sorted(names, key=lambda name: (len(name), name))
 
     def unused(self) -> list[str]:
         """Keys that nothing compared."""
         return sorted(self.keys - self.used)
 
+    def _require(self, key: str) -> None:
+        if key not in self.keys:
+            raise UsageError(f"{self.path} has no tensor {key!r}")
+
 
 @dataclass(frozen=True)
 class GoldenModel:
-    """One checkpoint with its numbers. ties: first tied position by compute and prompt."""
+    """One checkpoint with its numbers.
+
+    files: open files by name. ties: first tied position by compute and prompt, None without
+    `ties.json`.
+    """
 
     name: str
     directory: Path
-    ties: dict[str, dict[str, int]]
+    files: dict[str, Tensors]
+    ties: dict[str, dict[str, int]] | None
 
     @property
     def checkpoint(self) -> Path:
         """Directory of the published-format checkpoint."""
-        return self.directory / "checkpoint"
+        return self.directory / _CHECKPOINT
 
     def tensors(self, file: str) -> Tensors | None:
         """A file of numbers, or None when the directory does not have it."""
-        path = self.directory / file
-        return Tensors.open(path) if path.exists() else None
+        return self.files.get(file)
 
-    def tie(self, compute: str, prompt: str) -> int | None:
-        """Position of the prompt's first exact tie, None where there is none."""
-        return self.ties.get(compute, {}).get(prompt)
+    def tie(self, compute: str, *prompts: str) -> int | None:
+        """Position of the first exact tie of the prompts, None where no tie is known."""
+        known = (self.ties or {}).get(compute, {})
+        return min((known[prompt] for prompt in prompts if prompt in known), default=None)
 
 
 @dataclass(frozen=True)
 class GoldenData:
-    """A golden directory: operator vectors and models."""
+    """A golden directory: operator vectors, models, and files that belong to neither."""
 
     directory: Path
+    vectors: Tensors | None
     models: tuple[GoldenModel, ...]
+    strays: tuple[Tensors, ...]
 
     @classmethod
     def open(cls, directory: str | Path) -> GoldenData:
-        """Find what is there; UsageError when nothing is."""
+        """Open all that is there; UsageError when nothing is, or when something is broken."""
         root = Path(directory)
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory of golden data")
-        folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
-        models = tuple(
-            GoldenModel(folder.name, folder, _ties(folder))
-            for folder in folders
-            if (folder / "checkpoint").is_dir()
-        )
-        data = cls(root, models)
-        if not models and data.operators() is None:
+        entries = _entries(root)
+        top = {name: Tensors.open(path) for name, path in entries.items() if _is_numbers(path)}
+        vectors = top.pop(OPERATORS, None)
+        models: list[GoldenModel] = []
+        strays: list[Tensors] = []
+        if _CHECKPOINT in entries:
+            models.append(_model(root, top))
+            entries.pop(_CHECKPOINT)
+        strays += top.values()
+        for path in entries.values():
+            if not path.is_dir():
+                continue
+            inside = _entries(path)
+            files = {name: Tensors.open(one) for name, one in inside.items() if _is_numbers(one)}
+            if _CHECKPOINT in inside:
+                models.append(_model(path, files))
+            strays += files.values()
+        if not models and not strays and vectors is None:
             raise UsageError(
-                f"{root} holds neither ops.safetensors nor a folder with a checkpoint; expected "
+                f"{root} holds neither {OPERATORS} nor a folder with a checkpoint; expected "
                 "a directory laid out like the golden data"
             )
-        return data
-
-    def operators(self) -> Tensors | None:
-        """The operator vectors, or None."""
-        path = self.directory / "ops.safetensors"
-        return Tensors.open(path) if path.exists() else None
+        return cls(root, vectors, tuple(models), tuple(strays))
 
     def model(self, name: str) -> GoldenModel | None:
         """A model by its folder's name."""
         return next((model for model in self.models if model.name == name), None)
 
+    def label(self, file: Tensors) -> str:
+        """A file's path inside the directory."""
+        return file.path.relative_to(self.directory).as_posix()
 
-def _ties(folder: Path) -> dict[str, dict[str, int]]:
+
+def _entries(folder: Path) -> dict[str, Path]:
+    """What a folder holds, by name; a link to nothing is an error, not an absent file."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be listed: {error}") from error
+    for path in entries:
+        if path.is_symlink() and not path.exists():
+            raise UsageError(f"{path} is a symbolic link to nothing: {path.readlink()}")
+    return {path.name: path for path in entries}
+
+
+def _is_numbers(path: Path) -> bool:
+    return path.suffix == ".safetensors"
+
+
+def _model(folder: Path, files: dict[str, Tensors]) -> GoldenModel:
+    """A model with its own files, which are taken out of `files`."""
+    own = {name: files.pop(name) for name in sorted(_MODEL_FILES & set(files))}
+    return GoldenModel(folder.name or folder.resolve().name, folder, own, _ties(folder))
+
+
+def _ties(folder: Path) -> dict[str, dict[str, int]] | None:
     path = folder / "ties.json"
     if not path.exists():
-        return {}
+        return None
     try:
-        ties: dict[str, dict[str, int]] = json.loads(path.read_text())
-    except ValueError as error:
+        ties = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(ties, dict):
+        ties = {"": ties}
+    for compute, prompts in ties.items():
+        if compute not in COMPUTES or not isinstance(prompts, dict):
+            raise UsageError(
+                f"{path}: expected an object of {', '.join(COMPUTES)}, each an object of positions "
+                f"by prompt; got {compute!r}: {prompts!r}"
+            )
+        for prompt, place in prompts.items():
+            if not isinstance(place, int) or isinstance(place, bool) or place < 0:
+                raise UsageError(
+                    f"{path}: the tie of {compute} {prompt!r} is {place!r}; expected a position "
+                    "from 0 up"
+                )
     return ties

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,23 +30,23 @@ class _Settings:
     engram_compressed_vocab_size: int = 99092
 
 
-def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> list[Item]:
+def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> Iterator[Item]:
     """Hash constants and table rows; those of the tiny model only where its checkpoint is there."""
-    items = _published(operators, vectors)
+    yield from _published(operators, vectors)
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
         with Checkpoint.open(tiny.checkpoint, progress=False) as checkpoint:
             token_map, pad = _token_map(tiny, checkpoint)
-            items += _tiny_hashes(operators, vectors, checkpoint, token_map, pad)
-    return items
+            yield from _tiny_hashes(operators, vectors, checkpoint, token_map, pad)
 
 
 def check_injection(
     data: GoldenData, operators: Contract, vectors: Tensors, compute: str
-) -> list[Item]:
+) -> Iterator[Item]:
     """Lookup, projection and gate of the tiny model's layer, where its checkpoint is there."""
     tiny = data.model(TINY_MODEL)
-    return [] if tiny is None else _injection(tiny, operators, vectors, compute)
+    if tiny is not None:
+        yield from _injection(tiny, operators, vectors, compute)
 
 
 def history(compressed: Tensor, order: int) -> Tensor:
@@ -66,32 +67,29 @@ def device_hash(operators: Contract, constants: EngramHash, heads: int, pad: int
     )
 
 
-def _constants(vectors: Tensors, kind: str, hashes: dict[int, EngramHash]) -> list[Item]:
-    items = []
+def _constants(vectors: Tensors, kind: str, hashes: dict[int, EngramHash]) -> Iterator[Item]:
     for key in ("primes", "offsets", "multipliers"):
         got = torch.tensor([getattr(constants, key) for constants in hashes.values()])
-        items.append(
-            equal(f"ops/engram/{kind}.{key}", "fp32", got, vectors.get(f"engram.{kind}.{key}"))
-        )
-    return items
+        want = vectors.get(f"engram.{kind}.{key}")
+        yield equal(f"ops/engram/{kind}.{key}", "fp32", got, want)
 
 
-def _published(operators: Contract, vectors: Tensors) -> list[Item]:
+def _published(operators: Contract, vectors: Tensors) -> Iterator[Item]:
     settings = _Settings()
     hashes = engram_hashes(settings)
-    items = _constants(vectors, "published", hashes)
+    yield from _constants(vectors, "published", hashes)
     rows = torch.tensor([constants.rows for constants in hashes.values()])
     for key in ("rows", "rows_config"):
         want = vectors.get(f"engram.published.{key}")
-        items.append(equal(f"ops/engram/published.{key}", "fp32", rows, want))
+        yield equal(f"ops/engram/published.{key}", "fp32", rows, want)
     compressed = vectors.get("engram.published.compressed_ids")
     mask = vectors.get("engram.published.token_mask")
     blocked = torch.where(mask, compressed, torch.full_like(compressed, -1))
     for key, ids in (("hash_ids", compressed), ("hash_ids_masked", blocked)):
         want = vectors.get(f"engram.published.{key}")
-        got = torch.stack([_rows(operators, hashes, row, 8, 2) for row in ids])
-        items.append(equal(f"ops/engram/published.{key}", "fp32", got, want))
-    return items
+        heads, pad = settings.engram_n_heads, 2
+        got = torch.stack([_rows(operators, hashes, row, heads, pad) for row in ids])
+        yield equal(f"ops/engram/published.{key}", "fp32", got, want)
 
 
 def _rows(
@@ -118,44 +116,41 @@ def _token_map(model: GoldenModel, checkpoint: Checkpoint) -> tuple[Tensor, int]
 
 def _injection(
     model: GoldenModel, operators: Contract, vectors: Tensors, compute: str
-) -> list[Item]:
+) -> Iterator[Item]:
     layer = int(vectors.get("engram.tiny.layer")[0])
     with Checkpoint.open(model.checkpoint, progress=False) as checkpoint:
         token_map, pad = _token_map(model, checkpoint)
         order = checkpoint.config.text.engram_max_ngram_size
         weights = WeightLoader(checkpoint, operators, pad).layer(layer).engram
-    assert weights is not None
+    if weights is None:
+        raise ValueError(f"engram.tiny.layer is {layer}, which has no Engram in {model.name}")
     ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
-    past = history(token_map[ids], order).to(operators.device)
+    past = history(token_map.to(ids.device)[ids], order)
     streams = vectors.get(f"engram.tiny.streams_in.{compute}").to(DTYPES[compute])
-    items = []
     for key, blocked in (("streams_out", torch.zeros_like(mask)), ("streams_out_masked", ~mask)):
         got = operators.engram(streams, past, weights, blocked)
         want = vectors.get(f"engram.tiny.{key}.{compute}")
-        items.append(close(f"ops/engram/tiny.{key}", compute, got, want))
-    return items
+        yield close(f"ops/engram/tiny.{key}", compute, got, want)
 
 
 def _tiny_hashes(
     operators: Contract, vectors: Tensors, checkpoint: Checkpoint, token_map: Tensor, pad: int
-) -> list[Item]:
+) -> Iterator[Item]:
     text = checkpoint.config.text
     hashes = text.engram_hashes
-    items = _constants(vectors, "tiny", hashes)
+    yield from _constants(vectors, "tiny", hashes)
     name = "ops/engram/tiny"
-    items.append(
-        equal(f"{name}.token_map", "fp32", token_map, vectors.get("engram.tiny.token_map"))
-    )
+    yield equal(f"{name}.token_map", "fp32", token_map, vectors.get("engram.tiny.token_map"))
     want = vectors.get("engram.tiny.pad_compressed")
-    items.append(equal(f"{name}.pad_compressed", "fp32", torch.tensor([pad]), want))
+    yield equal(f"{name}.pad_compressed", "fp32", torch.tensor([pad]), want)
+    token_map = token_map.to(operators.device)
     for length in (1, 2, 3, 4, 9):
         ids = token_map[vectors.get(f"engram.tiny.ids{length}")]
         got = _rows(operators, hashes, ids, text.engram_n_heads, pad)
         want = vectors.get(f"engram.tiny.hash_ids{length}")
-        items.append(equal(f"{name}.hash_ids{length}", "fp32", got, want))
+        yield equal(f"{name}.hash_ids{length}", "fp32", got, want)
     ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
     compressed = torch.where(mask, token_map[ids], torch.full_like(ids, -1))
     got = _rows(operators, hashes, compressed, text.engram_n_heads, pad)
     want = vectors.get("engram.tiny.masked.hash_ids")
-    items.append(equal(f"{name}.masked.hash_ids", "fp32", got, want))
-    return items
+    yield equal(f"{name}.masked.hash_ids", "fp32", got, want)

@@ -1,15 +1,21 @@
-"""Metrics of the golden check, as its data define them."""
+"""Metrics of the golden check, as its data define them.
+
+NaN on either side gives NaN, and so does a comparison of nothing: no limit is kept by NaN.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+NAN = float("nan")
+
 
 def relative(got: Tensor, want: Tensor) -> Tensor:
     """RMS of the difference over RMS of the wanted row, per row (first axis): [T] float64.
 
-    A wanted row of zeros gives 0 where the got row is zero too, else infinity. NaN gives NaN.
+    A wanted row of zeros gives 0 where the got row is zero too, else infinity. Equal infinities
+    differ by nothing; otherwise an infinity on one side gives infinity.
     """
     got = got.double().flatten(1)
     want = want.double().flatten(1)
@@ -21,12 +27,15 @@ def relative(got: Tensor, want: Tensor) -> Tensor:
     return torch.where(error == 0, torch.zeros_like(error), error / scale)
 
 
+def worst(values: Tensor) -> float:
+    """Largest value."""
+    return float(values.max()) if values.numel() else NAN
+
+
 def quantile(values: Tensor, share: float) -> float:
     """The value that a share of the entries does not exceed (nearest rank, from above)."""
-    if values.numel() == 0:
-        return 0.0
-    if torch.isnan(values).any():
-        return float("nan")
+    if values.numel() == 0 or bool(torch.isnan(values).any()):
+        return NAN
     ordered = values.sort().values
     rank = min(len(ordered) - 1, int(-(-share * len(ordered) // 1)) - 1)
     return float(ordered[max(rank, 0)])
@@ -34,21 +43,35 @@ def quantile(values: Tensor, share: float) -> float:
 
 def median(values: Tensor) -> float:
     """Middle value, the mean of two for an even count."""
-    return float(values.quantile(0.5)) if values.numel() else 0.0
+    return float(values.quantile(0.5)) if values.numel() else NAN
 
 
 def agreement(got: Tensor, want: Tensor) -> float:
-    """Share of rows whose highest logit stands at the same place."""
-    return float((got.argmax(-1) == want.argmax(-1)).double().mean()) if len(want) else 1.0
+    """Share of rows [T, V] whose highest logit stands at the same place."""
+    return same_place(got, want.argmax(-1)) if not torch.isnan(want).any() else NAN
+
+
+def same_place(got: Tensor, places: Tensor) -> float:
+    """Share of rows [T, V] whose highest logit stands at the wanted place [T]."""
+    if not places.numel() or bool(torch.isnan(got).any()):
+        return NAN
+    return float((got.argmax(-1) == places).double().mean())
 
 
 def bf16_steps(got: Tensor, want: Tensor) -> float:
-    """Largest distance in steps of bf16, counted on the ordered line of all bf16 numbers."""
-    return float((_line(got) - _line(want)).abs().max()) if want.numel() else 0.0
+    """Largest distance in steps of bf16, counted on the ordered line of all bf16 numbers.
+
+    An infinity is infinitely far from anything but itself.
+    """
+    if not want.numel() or bool(torch.isnan(got).any() | torch.isnan(want).any()):
+        return NAN
+    got, want = got.to(torch.bfloat16), want.to(torch.bfloat16)
+    infinite = (torch.isinf(got) | torch.isinf(want)) & (got != want)
+    return float("inf") if bool(infinite.any()) else float((_line(got) - _line(want)).abs().max())
 
 
 def _line(values: Tensor) -> Tensor:
-    bits = values.to(torch.bfloat16).view(torch.int16).long()
+    bits = values.view(torch.int16).long()
     return torch.where(bits < 0, -32768 - bits, bits)
 
 
@@ -59,8 +82,21 @@ def row_steps(got: Tensor, want: Tensor) -> float:
     the terms cancel, may be many of its own steps off.
     """
     if not want.numel():
-        return 0.0
+        return NAN
     got, want = got.double(), want.double()
     rms = want.pow(2).mean(-1, keepdim=True).sqrt()
     exponent = torch.maximum(want.abs(), rms).clamp(min=2.0**-126).log2().floor()
     return float(((got - want).abs() / torch.exp2(exponent - 7)).max())
+
+
+def group_share(got: Tensor, want: Tensor, size: int) -> float:
+    """Largest difference as a share of the largest magnitude of its group of `size` channels.
+
+    For values that went through a block format: how far a code was moved.
+    """
+    if not want.numel():
+        return NAN
+    got, want = (torch.unflatten(x.double(), -1, (-1, size)) for x in (got, want))
+    error = (got - want).abs()
+    share = error / want.abs().amax(-1, keepdim=True)
+    return float(torch.where(error == 0, torch.zeros_like(share), share).max())

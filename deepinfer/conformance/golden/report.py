@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 PASSED = "passed"
@@ -27,6 +28,11 @@ class Measure:
     def passed(self) -> bool:
         """Does the value keep the limit? NaN never does."""
         return self.value <= self.limit if self.sense == "<=" else self.value >= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, which has no word for NaN and infinity: they become strings."""
+        value = self.value if math.isfinite(self.value) else str(self.value)
+        return {"metric": self.metric, "value": value, "sense": self.sense, "limit": self.limit}
 
     def __str__(self) -> str:
         return f"{self.metric} {self.value:.3g} {self.sense} {self.limit:.3g}"
@@ -56,17 +62,35 @@ class Item:
         return cls(name, compute, measures, verdict, note=note)
 
     @classmethod
+    def broken(cls, name: str, compute: str, note: str) -> Item:
+        """Data that should have been compared and could not be: failed."""
+        return cls(name, compute, (), FAILED, note=note)
+
+    @classmethod
     def uncovered(cls, name: str, component: str, note: str) -> Item:
         """Data that nothing here compares."""
         return cls(name, "", (), NOT_COVERED, component, note)
 
+    @property
+    def measured(self) -> bool:
+        """Did every measure give a finite number?"""
+        return bool(self.measures) and all(math.isfinite(m.value) for m in self.measures)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return {
+            "name": self.name,
+            "compute": self.compute,
+            "measures": [measure.to_dict() for measure in self.measures],
+            "verdict": self.verdict,
+            "component": self.component,
+            "note": self.note,
+        }
 
     def __str__(self) -> str:
         parts = [f"{self.verdict:<11}", f"{self.compute:<4}", self.name]
-        parts += [f"[{'; '.join(str(measure) for measure in self.measures)}]"]
+        if self.measures:
+            parts.append(f"[{'; '.join(str(measure) for measure in self.measures)}]")
         return " ".join(parts) + (f" ({self.note})" if self.note else "")
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import CONTEXT, Activation, Batch, Contract, Pool, Region, Table
-from deepinfer.formats import EntryFormat, dequantise
+from deepinfer.conformance.golden.metrics import NAN
+from deepinfer.formats import EntryFormat, Scheme, dequantise, e2m1, e4m3, quantise
 
 PAGE_TOKENS = 16
 
@@ -58,3 +59,17 @@ def dequantised(activation: Activation) -> Tensor:
         raise ValueError("the activation is not quantised")
     codes, scales = activation.quantised
     return dequantise(codes, scales, activation.scheme, activation.dtype)
+
+
+def codes_apart(values: Tensor, got: Tensor, want: Tensor) -> float:
+    """Largest distance in e2m1 codes between two NVFP4 round trips of the same values [..., n]."""
+    if bool(torch.isnan(got).any() | torch.isnan(want).any()):
+        return NAN
+    scales = e4m3.decode(quantise(values, Scheme.NVFP4).scales, torch.float32)
+    scales = scales.repeat_interleave(Scheme.NVFP4.group_size, -1)
+
+    def place(x: Tensor) -> Tensor:
+        codes = e2m1.encode(x.float() / scales).int()
+        return torch.where(codes & 8 > 0, -(codes & 7), codes & 7)
+
+    return float((place(got) - place(want)).abs().max())

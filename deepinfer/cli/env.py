@@ -1,0 +1,173 @@
+"""`deepinfer env`: every environment variable with its value, origin, owner, status and effect."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
+
+from deepinfer.config import environment
+from deepinfer.config.settings import BackendSettings, known_variables, read, unknown_names
+from deepinfer.config.settings_check import refusal, remark, unknown_remark
+from deepinfer.config.settings_kinds import Value, shown
+from deepinfer.config.settings_variables import Variable
+from deepinfer.errors import BackendContractError, UsageError
+
+GROUP = "deepinfer.backends"
+CORE_DISTRIBUTION = "deepinfer-core"
+UNKNOWN = "unknown"
+
+COLUMNS = ("name", "value", "origin", "owner", "status", "effect")
+WIDEST = 24  # a longer cell moves the rest of its own line, no other
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variable. value: typed for a known variable, text for an unknown or unreadable one.
+
+    error: why a run is refused with this value. warning: why the value has no effect.
+    """
+
+    name: str
+    value: Value
+    origin: str
+    owner: str
+    status: str
+    effect: str
+    type: str = ""
+    default: Value = None
+    error: str | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All rows, and what is missing from them in words (`notes`)."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether a run would be refused for some value."""
+        return any(row.error for row in self.rows)
+
+    def remarks(self) -> list[str]:
+        """What is wrong, one line each."""
+        errors = [f"error: {row.error}" for row in self.rows if row.error]
+        warnings = [f"warning: {row.warning}" for row in self.rows if row.warning]
+        return [*errors, *warnings, *(f"note: {note}" for note in self.notes)]
+
+
+def list_environment(environ: Mapping[str, str] | None = None) -> Listing:
+    """Read every variable of the core and of the installed backends, and every unknown one."""
+    environ = os.environ if environ is None else environ
+    backends, notes = installed_backends()
+    return Listing(tuple(rows(environ, backends)), tuple(notes))
+
+
+def rows(environ: Mapping[str, str], backends: Sequence[BackendSettings] = ()) -> list[Row]:
+    """The rows of the core's variables, the backends' and the unknown ones, in this order."""
+    known = known_variables(backends)
+    table = [_row(variable, environ) for variable in known.values()]
+    for name in unknown_names(environ, known):
+        table.append(
+            Row(
+                name,
+                environ[name],
+                "environment",
+                "nobody",
+                UNKNOWN,
+                "None.",
+                type="text",
+                warning=unknown_remark(name, known),
+            )
+        )
+    return table
+
+
+def _row(variable: Variable, environ: Mapping[str, str]) -> Row:
+    value: Value
+    try:
+        reading = read(variable, environ)
+        value, origin = reading.value, str(reading.origin)
+        error, warning = refusal(reading), remark(reading)
+    except UsageError as unreadable:
+        value, origin = environ[variable.name], "environment"
+        error, warning = str(unreadable), None
+    return Row(
+        variable.name,
+        value,
+        origin,
+        variable.owner,
+        str(variable.status),
+        variable.effect,
+        variable.kind.name,
+        variable.unset,
+        error,
+        warning,
+    )
+
+
+def installed_backends() -> tuple[list[BackendSettings], list[str]]:
+    """Installed backends that may have settings of their own, and what could not be asked.
+
+    The core's own distribution has none beside the table, so that the tensor library is imported
+    only where another distribution brings a backend.
+    """
+    entries = entry_points(group=GROUP)
+    core = {entry.name for entry in entries if _distribution(entry.dist) == CORE_DISTRIBUTION}
+    skip = core | set(environment.names(environment.SKIP_BACKENDS))
+    others = sorted({entry.name for entry in entries} - skip)
+    if not others:
+        return [], []
+    try:
+        from deepinfer.backend.registry import discover
+    except ImportError as error:
+        missing = f"the variables of {', '.join(others)} are not listed: {error}"
+        return [], [missing]
+    backends: list[BackendSettings] = []
+    notes = []
+    for backend in discover(skip):
+        reason = backend.reasons()
+        if backend.spec is not None:
+            try:
+                known_variables([backend.spec])
+            except BackendContractError as error:
+                reason = str(error)
+            else:
+                backends.append(backend.spec)
+                continue
+        notes.append(f"the variables of backend {backend.name!r} are not listed: {reason}")
+    return backends, notes
+
+
+def _distribution(distribution: object) -> str:
+    return str(getattr(distribution, "name", ""))
+
+
+def as_json(listing: Listing) -> str:
+    """The rows as a JSON list of objects."""
+    return json.dumps([asdict(row) for row in listing.rows], indent=2)
+
+
+def render(listing: Listing) -> str:
+    """The rows as aligned text, one variable a line, under a head line."""
+    lines = [COLUMNS, *(_cells(row) for row in listing.rows)]
+    widths = [
+        max(len(line[column]) for line in lines if len(line[column]) <= WIDEST or column == 0)
+        for column in range(len(COLUMNS))
+    ]
+    return "\n".join(_line(cells, widths) for cells in lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    value = shown(row.value) or "-"
+    return (row.name, value, row.origin, row.owner, row.status, row.effect)
+
+
+def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(padded).rstrip()

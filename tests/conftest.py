@@ -1,0 +1,104 @@
+"""Engines that the tests share, and one thread for all of them.
+
+A session keeps one engine of each kind, so its pools hold the bytes of earlier tests: results that
+depend on them differ from run to run and are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.cache import CacheLayout
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Engine, EngineOptions
+from tests.model.random_model import write_random_model
+
+BLOCK_TOKENS, PAGE_TOKENS, BACKTRACK = 16, 4, 6
+MAX_MODEL_LEN = 128
+
+EngineOf = Callable[[str, str], Engine]
+"""`engine_of(numerics, compute)`."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """`threads(2)` sets the number of threads for the rest of one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def load_engine(
+    checkpoint: Checkpoint, numerics: str, compute: str, sequences: int = 32, backtrack: int = 1
+) -> Engine:
+    """An engine on the reference with small blocks and pages."""
+    options = EngineOptions(
+        numerics=numerics,
+        compute=compute,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_batched_tokens=MAX_MODEL_LEN,
+        max_num_seqs=sequences,
+    )
+    layout = CacheLayout(
+        checkpoint.config.text,
+        backtrack=backtrack,
+        block_tokens=BLOCK_TOKENS,
+        page_tokens=PAGE_TOKENS,
+    )
+    return Engine.load(checkpoint, select(REFERENCE), options, layout=layout)
+
+
+def _engines(directory: Path) -> Iterator[EngineOf]:
+    loaded: dict[tuple[str, str], Engine] = {}
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(Checkpoint.open(directory, progress=False))
+
+        def engine_of(numerics: str, compute: str) -> Engine:
+            key = numerics, compute
+            if key not in loaded:
+                loaded[key] = load_engine(checkpoint, numerics, compute)
+            return loaded[key]
+
+        yield engine_of
+
+
+@pytest.fixture(scope="session")
+def bundled_engines() -> Iterator[EngineOf]:
+    """Engines of the bundled checkpoint, loaded when first asked for."""
+    yield from _engines(bundled_checkpoint())
+
+
+@pytest.fixture(scope="session")
+def bundled_engine(bundled_engines: EngineOf) -> Engine:
+    """The bundled checkpoint as it runs by default: INFER, bf16."""
+    return bundled_engines("infer", "bf16")
+
+
+@pytest.fixture(scope="session")
+def small_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of `random_model.SMALL`: every part, edges after few tokens."""
+    return write_random_model(tmp_path_factory.mktemp("small") / "checkpoint", {})
+
+
+@pytest.fixture(scope="session")
+def small_engines(small_directory: Path) -> Iterator[EngineOf]:
+    """Engines of the small checkpoint, loaded when first asked for."""
+    yield from _engines(small_directory)
+
+
+@pytest.fixture(scope="session")
+def small_engine(small_engines: EngineOf) -> Engine:
+    """The small checkpoint in INFER, bf16."""
+    return small_engines("infer", "bf16")
