@@ -6,6 +6,7 @@ depend on them differ from run to run and are noticed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,9 @@ from tests.model.random_model import write_random_model
 
 BLOCK_TOKENS, PAGE_TOKENS, BACKTRACK = 16, 4, 6
 MAX_MODEL_LEN = 128
+
+# The part of the golden data that is in the repository, where the whole is not at hand.
+os.environ.setdefault("DEEPINFER_GOLDEN_DIR", str(Path(__file__).parent / "golden"))
 
 EngineOf = Callable[[str, str], Engine]
 """`engine_of(numerics, compute)`."""

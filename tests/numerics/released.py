@@ -17,11 +17,12 @@ from torch import Tensor
 
 from deepinfer.backend import Batch, Mix, Numerics, Region, Table
 from deepinfer.backend.base import Backend
-from deepinfer.backend.resolution import Operators
+from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CachePools
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import TextConfig
 from deepinfer.model import Backbone, Residual, Selections, WeightLoader
+from deepinfer_reference.backend import ReferenceBackend
 from tests.checkpoint.writer import write_checkpoint
 from tests.config.released import released_config
 from tests.numerics import plain
@@ -142,18 +143,37 @@ class Released:
         backbone = Backbone(text, None, operators, numerics, dtype)  # type: ignore[arg-type]
         selections = Selections()
         self.records: dict[int, LayerRecord] = {}
-        with AnonymousPeak() as self.peak:
-            for layer in layers:
-                record, _ = record_layer(
-                    backbone,
-                    backend,
-                    loader.layer(layer),
-                    _residual(layer, text, dtype),
-                    selections,
-                    self.batch,
-                    self.pools,
-                )
-                self.records[layer] = record
+        for layer in layers:
+            record, _ = record_layer(
+                backbone,
+                backend,
+                loader.layer(layer),
+                _residual(layer, text, dtype),
+                selections,
+                self.batch,
+                self.pools,
+            )
+            self.records[layer] = record
+
+
+def peak_of_a_layer(directory: str, layer: int) -> int:
+    """Growth of anonymous memory while one layer is loaded and run, in INFER and bf16, unwatched.
+
+    For a process of its own, with nothing else in it.
+    """
+    backend = ReferenceBackend("cpu")
+    operators = resolve("reference", backend, backend, [])
+    with Checkpoint.open(directory, progress=False) as checkpoint:
+        text = checkpoint.config.text
+        pools = _filled_pools(CacheLayout(text))
+        batch = _batch(pools, text)
+        numerics, dtype = Numerics.INFER, torch.bfloat16
+        backbone = Backbone(text, None, operators, numerics, dtype)  # type: ignore[arg-type]
+        residual = _residual(layer, text, dtype)
+        with AnonymousPeak() as peak:
+            weights = WeightLoader(checkpoint, operators, PAD).layer(layer)
+            backbone.layer(weights, residual, Selections(), batch, pools)
+    return peak.growth
 
 
 def _residual(layer: int, text: TextConfig, dtype: torch.dtype) -> Residual:

@@ -98,3 +98,15 @@ def test_layer_of_the_bundled_checkpoint(bundled: Recorded, layer: int) -> None:
 def test_layer_of_another_schedule(other: Recorded, layer: int) -> None:
     used = other.check(layer)
     assert max(used.values()) <= 1
+
+
+def test_the_recorded_step_leaves_entries_out(bundled: Recorded) -> None:
+    text, positions = bundled.engine.config.text, bundled.records[0].batch.positions
+    assert int(positions[0]) >= text.sliding_window
+    for layer in (2, 4, 5, 6):
+        visible = (positions + 1) // text.compress_ratios[layer]
+        assert int(visible.min()) > text.index_topk
+    blocks = (positions + text.candidate_block_size) // text.candidate_block_size
+    assert int(blocks.min()) > text.candidate_topk_blocks
+    assert positions[0] % 2 == 1  # completes a group whose first member is pending
+    assert len(bundled.records) == len(BUNDLED)
