@@ -61,11 +61,12 @@ def test_a_closed_checkpoint_reads_nothing(tiny_checkpoint: Path) -> None:
         source.map()
 
 
-@pytest.mark.parametrize("name", ["tiny-a", "tiny-c", "tiny-d", "tiny-e"])
-def test_golden_checkpoints_open(name: str) -> None:
-    root = os.environ.get("DEEPINFER_GOLDEN_DIR")
-    if not root:
-        pytest.skip("DEEPINFER_GOLDEN_DIR names no golden data")
-    with Checkpoint.open(Path(root) / name / "checkpoint", None) as checkpoint:
+def golden_checkpoints() -> list[Path]:
+    return sorted(Path(os.environ["DEEPINFER_GOLDEN_DIR"]).glob("*/checkpoint"))
+
+
+@pytest.mark.parametrize("directory", golden_checkpoints(), ids=lambda path: path.parent.name)
+def test_golden_checkpoints_open(directory: Path) -> None:
+    with Checkpoint.open(directory, None) as checkpoint:
         for stored in checkpoint.names():
             assert checkpoint.source(stored).map().shape == checkpoint.source(stored).shape
