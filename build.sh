@@ -11,8 +11,8 @@
 #
 # DEEPINFER_ACCELERATOR names the accelerator to set up for (default: reference, part of the core).
 # The device of any other one must be here, unless --no-device says to install and to compile ahead
-# of time without it. DEEPINFER_GOLDEN_DIR names golden data for `test`; without it that stage is
-# left out. PYTHON is the interpreter that makes .venv (default: python3).
+# of time without it. DEEPINFER_GOLDEN_DIR names golden data for `test` (default: the part of them
+# in tests/golden). PYTHON is the interpreter that makes .venv (default: python3).
 #
 # Exit status: 0; 2 for a wrong argument; 3 when something is missing here; else that of the step.
 set -euo pipefail
@@ -209,11 +209,7 @@ stage() { # NAME COMMAND...
 }
 
 golden() {
-    [ -d "$DEEPINFER_GOLDEN_DIR" ] || {
-        echo "DEEPINFER_GOLDEN_DIR=$DEEPINFER_GOLDEN_DIR is not a folder" >&2
-        return 2
-    }
-    deepinfer golden "$DEEPINFER_GOLDEN_DIR" --accelerator reference
+    deepinfer golden "${DEEPINFER_GOLDEN_DIR:-tests/golden}" --accelerator reference
 }
 
 case $verb in
@@ -227,11 +223,7 @@ case $verb in
         stage "ruff format" ruff format --check .
         stage "mypy" mypy
         stage "pytest" pytest "$@"
-        if [ -n "${DEEPINFER_GOLDEN_DIR:-}" ]; then
-            stage "golden" golden
-        else
-            say "golden: left out, DEEPINFER_GOLDEN_DIR is not set"
-        fi
+        stage "golden" golden
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
         echo

@@ -7,6 +7,9 @@ depend on them differ from run to run and are noticed.
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch; processes of tests inherit it
+
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -195,6 +195,11 @@ def test_no_file_names_a_path_outside_the_repository() -> None:
     assert wrong == []
 
 
+def test_data_in_the_repository_are_small() -> None:
+    data = [ROOT / name for name in files_of_the_repository() if name.endswith(".safetensors")]
+    assert 0 < sum(path.stat().st_size for path in data) < 20e6
+
+
 IMPORT_ALL = """
 import importlib, importlib.abc, json, pkgutil, sys
 

@@ -23,10 +23,9 @@ from deepinfer.backend.hooks import (
     HookSpecification,
     Mode,
 )
+from deepinfer.config.environment import ACCELERATOR, SKIP_BACKENDS
 from deepinfer.errors import BackendContractError, BackendUnavailableError, UsageError
 
-VARIABLE = "DEEPINFER_ACCELERATOR"
-SKIP_VARIABLE = "DEEPINFER_SKIP_BACKENDS"
 REFERENCE = "reference"
 
 
@@ -202,7 +201,7 @@ def _listed(backends: Iterable[Installed]) -> str:
 
 def _skipping(skip: Iterable[str], names: Iterable[str]) -> str:
     """The variable that skips `names` beside what is skipped already."""
-    return f"{SKIP_VARIABLE}={','.join([*skip, *names])}"
+    return f"{SKIP_BACKENDS}={','.join([*skip, *names])}"
 
 
 def select(
@@ -220,7 +219,7 @@ def select(
     skip = tuple(skip)
     if name in skip:
         raise UsageError(
-            f"accelerator {name!r} is named and, by {SKIP_VARIABLE}={','.join(skip)}, skipped; "
+            f"accelerator {name!r} is named and, by {SKIP_BACKENDS}={','.join(skip)}, skipped; "
             "do one of the two"
         )
     found = installed_entry_points(skip)
@@ -228,14 +227,14 @@ def select(
         known = ", ".join(sorted(found)) or "none"
         raise BackendUnavailableError(
             f"accelerator {name!r} is not installed. Installed: {known}. Install its distribution "
-            f"(./build.sh with {VARIABLE}={name} for a first-party backend) or choose another."
+            f"(./build.sh with {ACCELERATOR}={name} for a first-party backend) or choose another."
         )
     backend = load(name, found[name], mode)
     if backend.error:
         raise BackendContractError(
             f"backend {name!r} (distribution {backend.distribution}) could not be loaded:\n"
             f"{backend.error.rstrip()}\n"
-            f"To start without it, unset {VARIABLE} and set {_skipping(skip, [name])}. "
+            f"To start without it, unset {ACCELERATOR} and set {_skipping(skip, [name])}. "
             f"Other backends:\n{_others(name, skip)}"
         )
     assert backend.spec is not None and backend.availability is not None
@@ -248,7 +247,7 @@ def select(
             f"Other backends:\n{_others(name, skip)}"
         )
     assert backend.hooks is not None
-    return Selected(backend.spec, chosen, f"{VARIABLE}={name}", backend.hooks)
+    return Selected(backend.spec, chosen, f"{ACCELERATOR}={name}", backend.hooks)
 
 
 def _best(mode: str | None, skip: Iterable[str]) -> Selected:
@@ -263,7 +262,7 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
         )
         raise BackendContractError(
             f"{errors}To skip it set {_skipping(skip, [backend.name for backend in broken])}, "
-            f"or name a backend with {VARIABLE}."
+            f"or name a backend with {ACCELERATOR}."
         )
     specs = [backend.spec for backend in candidates if backend.spec is not None]
     if specs and all(spec.mode(mode) is None for spec in specs):
@@ -279,7 +278,7 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
     if not usable:
         raise BackendUnavailableError(
             "no installed accelerator backend can be chosen by itself on this machine; name one "
-            f"with {VARIABLE}. Installed:\n{_listed(candidates)}"
+            f"with {ACCELERATOR}. Installed:\n{_listed(candidates)}"
         )
     usable.sort(key=lambda backend: (-_rank(backend), backend.name))
     best = usable[0]

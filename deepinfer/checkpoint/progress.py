@@ -9,23 +9,19 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(
-    description: str, total: int, *, unit: str = "items", enabled: bool = True
+    description: str, total: int, *, enabled: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A bar that yields `advance(count)`; it draws nothing where stderr is not a terminal.
-
-    total counts `unit`: "items", or "bytes", which are shown in decimal units.
-    """
+    """A bar that yields `advance(count)`; it draws nothing where stderr is not a terminal."""
     if not (enabled and sys.stderr is not None and sys.stderr.isatty()):
         yield lambda count: None
         return
     from rich import progress
     from rich.console import Console
 
-    amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        amount,
+        progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -1,4 +1,4 @@
-"""`deepinfer backends`: what is installed, what is usable, and why not."""
+"""`deepinfer backends`: what is installed, what is usable or why not, and what falls back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepinfer.backend.hooks import CONTRACT_VERSION
-from deepinfer.backend.registry import Installed, discover
+from deepinfer.backend.registry import Installed, Selected, discover, reference_for
+from deepinfer.backend.resolution import COMPOSED, FALLBACK, NATIVE, resolve
+from deepinfer.errors import BackendError
 
 
 def backend_rows(skip: Iterable[str] = ()) -> list[dict[str, Any]]:
@@ -29,7 +31,24 @@ def _row(backend: Installed) -> dict[str, Any]:
             {"name": mode.name, "label": mode.label, "device": mode.device, "timing": mode.timing}
             for mode in (spec.modes if spec else ())
         ],
+        "operators": _operators(backend),
     }
+
+
+def _operators(backend: Installed) -> dict[str, list[str]]:
+    """Operators by who runs them in the default mode, whatever a model calls.
+
+    Empty where the backend is not usable; "error" where it cannot be created after all.
+    """
+    if not backend.usable or backend.spec is None or backend.hooks is None:
+        return {}
+    selected = Selected(backend.spec, backend.spec.modes[0], "listed", backend.hooks)
+    try:
+        created = selected.create()
+        table = resolve(backend.name, created, reference_for(selected, created), ())
+    except BackendError as error:
+        return {"error": str(error).splitlines()}
+    return {provider: table.providers(provider) for provider in (NATIVE, COMPOSED, FALLBACK)}
 
 
 def render(rows: list[dict[str, Any]]) -> str:
@@ -41,6 +60,7 @@ def render(rows: list[dict[str, Any]]) -> str:
         lines.append(f"{row['name']} ({row['distribution']}): {state}")
         for mode in row["modes"]:
             lines.append(f"  mode {mode['name']}: {mode['label']} [{mode['device']}]")
+        lines += _operator_lines(row["operators"])
         for reason in row["reasons"]:
             lines.append(f"  - {reason}")
         if row["remedy"] and not row["usable"]:
@@ -51,3 +71,12 @@ def render(rows: list[dict[str, Any]]) -> str:
     if not rows:
         lines.append("no backend is installed")
     return "\n".join(lines)
+
+
+def _operator_lines(operators: dict[str, list[str]]) -> list[str]:
+    if not operators or "error" in operators:
+        return [f"  {line}" for line in operators.get("error", ())]
+    counts = ", ".join(f"{len(names)} {provider}" for provider, names in operators.items())
+    fallbacks = operators[FALLBACK]
+    named = [f"  run by the reference: {', '.join(fallbacks)}"] if fallbacks else []
+    return [f"  operators: {counts}", *named]

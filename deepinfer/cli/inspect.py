@@ -34,12 +34,16 @@ from deepinfer.errors import UsageError
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table of the report. key, data: the same for JSON, where a section adds to it."""
+    """A titled table of the report. key, data: the same for JSON, where a section adds to it.
+
+    numbers: columns between the first and free text are numbers, which align to the right.
+    """
 
     title: str
     rows: Sequence[Sequence[str]]
     key: str = ""
     data: Any = None
+    numbers: bool = True
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ def render(inspection: Inspection, extra: Sequence[Section] = ()) -> str:
 
 
 def _table(section: Section) -> str:
-    """Title and rows; all columns but the first are aligned to the right, the last is free text."""
+    """Title and rows. A last column behind two others is free text."""
     columns = max((len(row) for row in section.rows), default=0)
     widths = [
         max((len(row[i]) for row in section.rows if i < len(row)), default=0)
@@ -186,7 +190,7 @@ def _table(section: Section) -> str:
     lines = [section.title]
     for row in section.rows:
         cells = [
-            cell if i and i == columns - 1 and columns > 2
+            cell if i and i == columns - 1 and (columns > 2 or not section.numbers)
             else cell.rjust(widths[i]) if i else cell.ljust(widths[i])
             for i, cell in enumerate(row)
         ]  # fmt: skip

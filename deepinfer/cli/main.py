@@ -117,6 +117,7 @@ def golden(
         selected,
         (compute,) if compute else COMPUTES,
         require_all=require == "all",
+        strict=environment.flag(environment.STRICT_OPERATORS),
         on_item=None if json else lambda item: print(item, flush=True),
     )
     if json:

@@ -25,7 +25,7 @@ def calls_section(calls: list[CallSpec]) -> Section:
     """Every call, one a line."""
     rows = [(call.step or "model", str(call)) for call in calls]
     data = [call.to_dict() for call in calls]
-    return Section(f"operator calls ({len(calls)})", rows, "calls", data)
+    return Section(f"operator calls ({len(calls)})", rows, "calls", data, numbers=False)
 
 
 def backend_section(selected: Selected, calls: list[CallSpec]) -> Section:
@@ -36,7 +36,8 @@ def backend_section(selected: Selected, calls: list[CallSpec]) -> Section:
         backend = selected.create()
         table = resolve(name, backend, reference_for(selected, backend), calls)
     except BackendError as error:
-        return Section(title, [("cannot run it", str(error))], "backend", {"error": str(error)})
+        row = ("cannot run it", str(error))
+        return Section(title, [row], "backend", {"error": str(error)}, numbers=False)
     needed = {call.operator for call in calls}
     lacking = _lacking(table, needed)
     rows = [("operators", table.summary())]
@@ -44,7 +45,7 @@ def backend_section(selected: Selected, calls: list[CallSpec]) -> Section:
     if not lacking:
         rows.append(("lacks", "nothing"))
     data = {"name": name, "mode": selected.mode.name, "lacks": dict(lacking)}
-    return Section(title, rows, "backend", data)
+    return Section(title, rows, "backend", data, numbers=False)
 
 
 def _lacking(table: Operators, needed: set[str]) -> list[tuple[str, str]]:

@@ -211,6 +211,7 @@ class _Job:
             print(json_module.dumps({"summary": summary}), flush=True)
             return
         timing = self.engine.timing
+        unmeasured = "" if summary["timing_meaningful"] else " (means nothing in this mode)"
         fallbacks = ", ".join(summary["fallback_operators"]) or "none"
         _note(
             f"backend {summary['backend']}, mode {summary['mode']}: operators "
@@ -219,7 +220,7 @@ class _Job:
         _note(
             f"prefill {summary['prefill_tokens_per_second']:.1f} tokens/s "
             f"({timing.prefill_tokens}), decode {summary['decode_tokens_per_second']:.1f} "
-            f"tokens/s ({timing.decode_tokens}), "
+            f"tokens/s ({timing.decode_tokens}){unmeasured}, "
             f"cache {summary['cache_bytes_per_token']:g} bytes per token"
         )
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
-
-Int64Array = npt.NDArray[np.int64]
 
 SEED_FACTOR = 10007
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # decide every number below 3.3e24
@@ -49,21 +45,6 @@ class EngramHash:
     offsets: tuple[int, ...]
     multipliers: tuple[int, ...]
     rows: int
-
-    @cached_property
-    def primes_array(self) -> Int64Array:
-        """`primes` as int64 [columns]."""
-        return np.array(self.primes, dtype=np.int64)
-
-    @cached_property
-    def offsets_array(self) -> Int64Array:
-        """`offsets` as int64 [columns]."""
-        return np.array(self.offsets, dtype=np.int64)
-
-    @cached_property
-    def multipliers_array(self) -> Int64Array:
-        """`multipliers` as int64 [max_ngram_size]."""
-        return np.array(self.multipliers, dtype=np.int64)
 
 
 def is_prime(number: int) -> bool:

@@ -16,7 +16,6 @@ from deepinfer.backend import (
     CompressorWeights,
     Contract,
     EngramWeights,
-    ExpertSource,
     IndexerWeights,
     MixSite,
     MlpWeights,
@@ -213,10 +212,5 @@ class WeightLoader:
         )
 
     def _experts(self, prefix: str, count: int) -> PackedExperts:
-        linear = self._checkpoint.linear
-        return self._operators.pack_experts(
-            [
-                ExpertSource(*(linear(f"{prefix}.experts.{e}.{w}") for w in ("w1", "w2", "w3")))
-                for e in range(count)
-            ]
-        )
+        sources = [self._checkpoint.expert(f"{prefix}.experts.{e}") for e in range(count)]
+        return self._operators.pack_experts(sources)

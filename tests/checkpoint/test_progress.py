@@ -23,12 +23,11 @@ def test_nothing_is_drawn_without_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize("unit", ["items", "bytes"])
-def test_a_terminal_sees_the_description(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
+def test_a_terminal_sees_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with progress_bar("reading", 3, unit=unit) as advance:
+    with progress_bar("reading", 3) as advance:
         advance(3)
     assert "reading" in stream.getvalue()
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from deepinfer.backend import CONTRACT_VERSION, Availability, Mode
+from deepinfer.cli import backends
 from deepinfer.cli.backends import backend_rows, render
 from deepinfer.cli.main import main
+from deepinfer_reference.backend import ReferenceBackend
 from tests.backend.conftest import Install
 from tests.backend.plugins import HARDWARE, FakeEntry, entry, spec, write_plugin
 from tests.cli.conftest import Launch
@@ -20,8 +22,10 @@ SIMULATED = Mode("simulated", "a simulator", "cpu", timing=False)
 
 
 @pytest.fixture
-def three(install: Install) -> None:
+def three(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A usable backend of two modes, one without its device, and a broken one."""
+    reference = ReferenceBackend("cpu")
+    monkeypatch.setattr(backends, "reference_for", lambda selected, backend: reference)
     install(
         entry(
             "good",
@@ -35,24 +39,33 @@ def three(install: Install) -> None:
 
 def test_text(three: None) -> None:
     lines = render(backend_rows()).splitlines()
-    assert lines[:8] == [
+    assert lines[:6] == [
         f"operator contract {VERSION}",
         "good (dist-good): usable",
         "  mode hardware: a chip [cpu]",
         "  mode simulated: a simulator [cpu]",
+        "  operators: 0 native, 12 composed, 35 fallback",
+        lines[5],
+    ]
+    assert lines[5].startswith("  run by the reference: attend, ")
+    assert lines[6:10] == [
         "  - 2 chips",
         "absent (dist-absent): not usable",
         "  mode hardware: a chip [cpu]",
         "  - no chip",
     ]
-    assert lines[8] == "  to use it: buy one"
-    assert lines[9] == "bad (dist-bad): error"
+    assert lines[10] == "  to use it: buy one"
+    assert lines[11] == "bad (dist-bad): error"
     assert "  ImportError: libbad.so" in lines
     assert lines[-1] == "  to start without it: DEEPINFER_SKIP_BACKENDS=bad"
 
 
 def test_records(three: None) -> None:
     rows: dict[str, Any] = {row["name"]: row for row in backend_rows()}
+    operators = rows["good"].pop("operators")
+    assert operators["native"] == []
+    assert "attend" in operators["fallback"] and "attend_output" in operators["composed"]
+    assert rows["absent"]["operators"] == {}
     assert rows["good"] == {
         "name": "good",
         "distribution": "dist-good",
@@ -116,3 +129,13 @@ def test_first_party_backends_without_a_device_are_listed(
         assert (rows[name]["usable"], rows[name]["error"]) == (False, "")
         assert rows[name]["reasons"] and rows[name]["remedy"].startswith("Install the ")
     assert rows["reference"]["usable"]
+
+
+def test_backend_that_cannot_be_created_says_why(install: Install) -> None:
+    def create(mode: str, device: str) -> object:
+        raise OSError("no context left")
+
+    install(entry("chip", create=create))
+    assert "  backend 'chip' (distribution dist-chip) raised in deepinfer_create: OSError: no" in (
+        render(backend_rows())
+    )

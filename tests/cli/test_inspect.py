@@ -9,7 +9,9 @@ import pytest
 
 from deepinfer.cli.inspect import Section, run, short_count
 from deepinfer.errors import UsageError
+from tests.backend.plugins import write_plugin
 from tests.checkpoint.writer import tiny_config, write_checkpoint
+from tests.cli.conftest import Launch
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +64,24 @@ def test_impossible_plans(tiny: Path, batch: int, length: int, message: str) -> 
 )
 def test_short_count(count: int, text: str) -> None:
     assert short_count(count) == text
+
+
+def test_command_lists_calls_and_what_the_backend_lacks(
+    tiny: Path, launch: Launch, site: Path
+) -> None:
+    write_plugin(site, "bare")
+    done = launch("inspect", str(tiny), "--calls", "--json", "--accelerator", "bare")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    calls = {call["operator"] for call in report["calls"]}
+    assert {"embed", "attend_output", "attend", "linear", "sample"} <= calls
+    assert report["backend"]["lacks"]["attend"] == "not overridden"
+    assert "attend_output" not in report["backend"]["lacks"]  # its default body runs
+
+
+def test_command_in_words(tiny: Path, launch: Launch) -> None:
+    done = launch("inspect", str(tiny), "--batch", "2", DEEPINFER_ACCELERATOR="reference")
+    assert done.returncode == 0, done.stderr
+    assert "memory plan for a batch of 2 at 4,096 tokens" in done.stdout
+    assert "release limits left" in done.stdout
+    assert done.stdout.splitlines()[-1].split() == ["lacks", "nothing"]

@@ -50,13 +50,14 @@ def test_published_rows(layer: int, first_rows: list[int], last_row: int) -> Non
 
 
 def hash_rows(hashing: EngramHash, ids: tuple[int, ...]) -> np.ndarray:
-    mixed = ids[0] * hashing.multipliers_array[0]
-    moduli = hashing.primes_array.reshape(len(ids) - 1, -1)
+    multipliers, offsets = np.array(hashing.multipliers), np.array(hashing.offsets)
+    mixed = ids[0] * multipliers[0]
+    moduli = np.array(hashing.primes).reshape(len(ids) - 1, -1)
     columns = []
     for k in range(1, len(ids)):
-        mixed = mixed ^ (ids[k] * hashing.multipliers_array[k])
+        mixed = mixed ^ (ids[k] * multipliers[k])
         columns.append(mixed % moduli[k - 1])
-    return np.concatenate(columns) + hashing.offsets_array
+    return np.concatenate(columns) + offsets
 
 
 @pytest.mark.parametrize("number", [2, 3, 37, 41, 7919, 16000057, 2**61 - 1])

@@ -100,9 +100,12 @@ class SmallGolden:
         backend: type[Backend] = ReferenceBackend,
         computes: tuple[str, ...] = ("fp32",),
         require_all: bool = False,
+        strict: bool = False,
     ) -> Report:
         """The golden check of the directory."""
-        return run_golden(str(self.root), selected(backend), computes, require_all=require_all)
+        return run_golden(
+            str(self.root), selected(backend), computes, require_all=require_all, strict=strict
+        )
 
 
 def stored(name: str, key: str) -> Tensor:

@@ -184,3 +184,11 @@ def test_what_a_native_step_hides_is_listed(with_model: SmallGolden) -> None:
         "ops/attn/r1.full.out",
     } <= passed
     assert report.exit_code == 1
+
+
+def test_a_fallback_fails_where_it_is_forbidden(with_model: SmallGolden) -> None:
+    with_model.part(LOGITS, ["p1"])
+    report = with_model.run(Backend, strict=True)
+    (note,) = [item.note for item in report.items if item.verdict == "failed"]
+    assert "forbids a fallback" in note
+    assert with_model.run(Backend).exit_code == 0

@@ -35,33 +35,37 @@ def run_golden(
     computes: tuple[str, ...] = COMPUTES,
     *,
     require_all: bool = False,
+    strict: bool = False,
     on_item: Callable[[Item], None] | None = None,
 ) -> Report:
     """Compare a backend with all golden data of a directory, always in REF numerics.
 
-    computes: "fp32" and "bf16", or one of them. on_item is called as each comparison ends. Raises
-    UsageError for a directory that cannot be read; whatever goes wrong later is a failed item.
+    computes: "fp32" and "bf16", or one of them. strict: a model that needs a fallback fails.
+    on_item is called as each comparison ends. Raises UsageError for a directory that cannot be
+    read; whatever goes wrong later is a failed item.
     """
     unknown = [compute for compute in computes if compute not in COMPUTES]
     if unknown:
         raise UsageError(f"compute is {unknown[0]!r}; allowed: {', '.join(COMPUTES)}")
     data = GoldenData.open(directory)
     report = Report(require_all=require_all)
-    for item in _items(data, selected, computes):
+    for item in _items(data, selected, computes, strict):
         report.items.append(item)
         if on_item is not None:
             on_item(item)
     return report
 
 
-def _items(data: GoldenData, selected: Selected, computes: tuple[str, ...]) -> Iterator[Item]:
+def _items(
+    data: GoldenData, selected: Selected, computes: tuple[str, ...], strict: bool
+) -> Iterator[Item]:
     if data.vectors is not None:
         check = functools.partial(check_operators, data, data.vectors, selected, computes)
         yield from attempt("ops", "", check)
         yield from _leftovers(data, data.vectors, computes)
     for model in data.models:
         for compute in computes:
-            check = functools.partial(_check_model, model, selected, compute)
+            check = functools.partial(_check_model, model, selected, compute, strict)
             yield from attempt(model.name, compute, check)
         for name, tensors in model.files.items():
             if name in LATER.values():
@@ -74,12 +78,14 @@ def _items(data: GoldenData, selected: Selected, computes: tuple[str, ...]) -> I
         )
 
 
-def _check_model(model: GoldenModel, selected: Selected, compute: str) -> Iterator[Item]:
+def _check_model(
+    model: GoldenModel, selected: Selected, compute: str, strict: bool
+) -> Iterator[Item]:
     logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
     layers = model.tensors(LAYERS[compute])
     if logits is None and greedy is None and layers is None:
         return
-    engine = load_engine(model, selected, compute)
+    engine = load_engine(model, selected, compute, strict)
     for tensors in model.files.values():
         tensors.device = engine.operators.device
     if layers is not None:
@@ -90,7 +96,9 @@ def _check_model(model: GoldenModel, selected: Selected, compute: str) -> Iterat
         yield from check_greedy(engine, model, greedy, logits, compute)
 
 
-def load_engine(model: GoldenModel, selected: Selected, compute: str) -> Engine:
+def load_engine(
+    model: GoldenModel, selected: Selected, compute: str, strict: bool = False
+) -> Engine:
     """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch."""
     tokens, sequences = _sizes(model)
     checkpoint = Checkpoint.open(model.checkpoint, progress=False)
@@ -101,7 +109,7 @@ def load_engine(model: GoldenModel, selected: Selected, compute: str) -> Engine:
         max_num_batched_tokens=tokens,
         max_num_seqs=sequences,
     )
-    return Engine.load(checkpoint, selected, options)
+    return Engine.load(checkpoint, selected, options, strict=strict)
 
 
 def _sizes(model: GoldenModel) -> tuple[int, int]:
