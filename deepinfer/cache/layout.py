@@ -110,5 +110,5 @@ class CacheLayout:
 
     def window_pages_for(self, rows: int) -> int:
         """Pages that one sequence can hold while a step of `rows` rows is in flight."""
-        span = self.text.sliding_window + rows + self.backtrack
+        span = self.text.sliding_window + rows + self.backtrack - 1
         return -(-span // self.page_tokens) + 1

@@ -12,14 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepinfer.cache import CacheLayout
+from deepinfer.cache.size import CacheSize, cache_size, v4_bytes_per_token, vendor_sequence_bytes
 from deepinfer.checkpoint import Checkpoint, MemoryPlan
-from deepinfer.checkpoint.cache_size import (
-    CacheSize,
-    bytes_per_token,
-    cache_size,
-    v4_bytes_per_token,
-    vendor_sequence_bytes,
-)
 from deepinfer.checkpoint.plan import human_bytes
 from deepinfer.checkpoint.statistics import (
     ActiveParameters,
@@ -112,13 +107,11 @@ def inspect_checkpoint(checkpoint: Checkpoint, *, batch: int, length: int) -> In
         parameters=count_parameters(expected),
         active=active_parameters(config, expected),
         first_decoder_layer=text.first_decoder_layer,
-        bytes_per_token=bytes_per_token(text),
+        bytes_per_token=CacheLayout(text).bytes_per_token(),
         bytes_per_token_v4=v4_bytes_per_token(text),
         ring_bytes=vendor_sequence_bytes(text),
         memory=checkpoint.plan,
-        cache=cache_size(
-            config, batch=batch, length=length, draft="draft" in checkpoint.components
-        ),
+        cache=cache_size(text, batch=batch, length=length, drafts="draft" in checkpoint.components),
         release_limits=tuple(str(limit) for limit in config.release_limits()),
     )
 
@@ -272,7 +265,7 @@ def _cache(inspection: Inspection) -> Section:
             f"{window:,}",
             f"{cache.pages_per_sequence} pages of {cache.page_bytes:,}, decoding",
         ),
-        ("slot, per sequence", f"{cache.slot_bytes:,}", "compressor members, n-gram ids, drafts"),
+        ("slot, per sequence", f"{cache.slot_bytes:,}", "pending members of the compressors"),
         ("as rings, per sequence", f"{inspection.ring_bytes:,}", "window and slot, vendor layout"),
     ]
     return Section("cache bytes", rows)

@@ -5,6 +5,7 @@ Every array is built once with numpy and moved to the device once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,7 @@ def build_batch(
     rows = None
     if history is not None:
         rows = tensor(np.concatenate([history.rows(c.tokens, c.start, c.stop) for c in chunks]))
-    batch = Batch(
+    rows_of_step = Batch(
         token_ids=tensor(np.concatenate([c.tokens[c.start : c.stop] for c in chunks])),
         positions=tensor(np.concatenate([np.arange(c.start, c.stop) for c in chunks])),
         sequence=tensor(np.repeat(np.arange(len(chunks)), counts)),
@@ -82,7 +83,7 @@ def build_batch(
         max_context=max(chunk.stop for chunk in chunks),
         history=rows,
     )
-    return batch
+    return dataclasses.replace(rows_of_step, plan=operators.plan(rows_of_step))
 
 
 def _int64(operators: Contract) -> Callable[[Any], Tensor]:

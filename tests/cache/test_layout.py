@@ -36,7 +36,7 @@ def test_regions_of_the_release() -> None:
 
 
 def test_pages_of_a_chunk_of_the_release_take_96_megabytes() -> None:
-    layout = CacheLayout(released_text(), draft_stages=3)
+    layout = CacheLayout(released_text(), draft_stages=3, backtrack=6)
     pages = layout.window_pages_for(4096)
     assert pages == 266
     assert pages * layout.page_bytes == pytest.approx(96e6, rel=0.01)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Batch, Contract
+from deepinfer.backend import Batch, Contract, Plan
 from deepinfer.cache import SequenceCache
 from deepinfer.engine import Chunk, NgramHistory, build_batch
 from deepinfer_reference.backend import ReferenceBackend
@@ -92,3 +92,18 @@ def test_chunks_outside_their_tokens(start: int, stop: int, operators: Contract)
     chunk = Chunk(np.arange(5), start, stop, SequenceCache(1))
     with pytest.raises(ValueError, match=rf"chunk {start}\.\.{stop} of a sequence of 5 tokens"):
         build_batch([chunk], operators, None)
+
+
+class Planned(Plan):
+    """What a backend derived from a batch."""
+
+
+class PlanningBackend(ReferenceBackend):
+    def plan(self, batch: Batch) -> Plan:
+        assert batch.num_rows == 4
+        return Planned()
+
+
+def test_a_backend_plans_each_batch_once() -> None:
+    batch = build_batch([FIRST, SECOND], PlanningBackend("cpu"), None)
+    assert isinstance(batch.plan, Planned)

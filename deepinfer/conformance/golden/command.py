@@ -101,7 +101,6 @@ def load_engine(
 ) -> Engine:
     """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch."""
     tokens, sequences = _sizes(model)
-    checkpoint = Checkpoint.open(model.checkpoint, progress=False)
     options = EngineOptions(
         numerics="ref",
         compute=compute,
@@ -109,7 +108,8 @@ def load_engine(
         max_num_batched_tokens=tokens,
         max_num_seqs=sequences,
     )
-    return Engine.load(checkpoint, selected, options, strict=strict)
+    with Checkpoint.open(model.checkpoint, progress=False) as checkpoint:
+        return Engine.load(checkpoint, selected, options, strict=strict)
 
 
 def _sizes(model: GoldenModel) -> tuple[int, int]:
