@@ -15,13 +15,17 @@ working directory nor PYTHONPATH can stand in for an installation).
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import io
 import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -29,8 +33,11 @@ from urllib.parse import unquote, urlparse
 CONTESTED = "deepinfer"  # the vendor's distribution, and the import package that both install
 CORE = "deepinfer-core"
 ENVIRONMENT_EXIT_CODE = 3
+OUTPUT_EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 130
 BROKEN_PIPE_EXIT_CODE = 141
+
+OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 HERE = Path(__file__).resolve().parent
 
@@ -125,7 +132,10 @@ def _installation_problem() -> str | None:
 
 
 def _launch(command: Callable[[], int | None]) -> int:
-    """Check, then run `command`; a DeepInferError ends as a message and its own exit status."""
+    """Check, then run `command`; a DeepInferError ends as a message and its own exit status.
+
+    So do an interrupt, a reader of stdout that has gone, and an output that cannot be written.
+    """
     # An installed vendor extension of torch (entry-point group `torch.backends`) is imported by
     # `import torch` itself and makes that fail where the vendor's runtime is absent. Backends
     # import their own extension when they are chosen, so torch need not.
@@ -133,7 +143,26 @@ def _launch(command: Callable[[], int | None]) -> int:
     # OpenMP threads that wait spin by default; on a machine that is shared they starve each other,
     # which makes the many small operators of a CPU run ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    problem = environment_problem()
+    _prepare_streams()
+    try:
+        with _plain_warnings():
+            return _checked(command)
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:  # the reader (`| head`) has gone
+        _discard_output()
+        return BROKEN_PIPE_EXIT_CODE
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRORS or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return OUTPUT_EXIT_CODE
+
+
+def _checked(command: Callable[[], int | None]) -> int:
+    """`command` if the environment is sound; DeepInferError as a message and its exit status."""
+    problem = environment_problem() or _directory_problem()
     if problem is not None:
         print(problem, file=sys.stderr)
         return ENVIRONMENT_EXIT_CODE
@@ -144,16 +173,66 @@ def _launch(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except DeepInferError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
         return _missing_dependency(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED_EXIT_CODE
-    except BrokenPipeError:
-        # The reader (`| head`) has gone. Python flushes stdout at exit and would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE_EXIT_CODE
+
+
+def _directory_problem() -> str | None:
+    """The message about a working directory that was removed: numeric libraries fail in it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        return f"error: the working directory cannot be used: {error.strerror}; change to another"
+    return None
+
+
+def _prepare_streams() -> None:
+    """Standard streams that can be used: closed ones are empty, no character fails on stdout."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python does for stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Let what is left for stdout go nowhere: Python flushes it at exit and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _printable(text: str) -> str:
+    """`text` with other control characters than line breaks escaped: it may quote a file."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show our own warnings as `warning: text`, without the line of source that gave them."""
+    usual = warnings.formatwarning
+
+    def plain(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if not Path(filename).is_relative_to(HERE / CONTESTED):
+            return usual(message, category, filename, lineno, line)
+        return f"warning: {_printable(str(message))}\n"
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _missing_dependency(error: ModuleNotFoundError) -> int:

@@ -24,6 +24,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 3
+    except KeyboardInterrupt:
+        return 130
     return deepinfer_launcher.run(sys.argv[1:])
 
 

@@ -211,6 +211,9 @@ class Blocker(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} is blocked", name=name)
         return None
 
+import torch  # a build for a device may import vendor packages itself; ours may not
+for name in [name for name in sys.modules if name.split(".")[0] in blocked]:
+    del sys.modules[name]
 sys.meta_path.insert(0, Blocker())
 sys.path[:0] = paths
 done = []

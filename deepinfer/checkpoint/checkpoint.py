@@ -14,7 +14,7 @@ from deepinfer.checkpoint.plan import Copied, MemoryPlan, copied_by_default, pla
 from deepinfer.checkpoint.shard import Shard
 from deepinfer.checkpoint.source import FileSource
 from deepinfer.checkpoint.tensors import expected_tensors
-from deepinfer.checkpoint.verify import Located, check, locate, read_shards
+from deepinfer.checkpoint.verify import Located, check, locate, read_shards, required
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import MissingTensorError, UsageError
 
@@ -70,7 +70,7 @@ class Checkpoint:
         index = read_index(directory)
         headers = read_shards(directory, index, progress=progress)
         found = locate(directory, index, headers)
-        expected = list(expected_tensors(config))
+        expected = required(directory, expected_tensors(config), found)
         check(directory, expected, found, quantised=config.quantization is not None)
         shards = tuple(Shard(header.path, header.file_bytes) for header in headers)
         return cls(directory, config, used, shards, found)

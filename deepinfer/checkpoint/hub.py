@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from deepinfer.errors import CheckpointError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILES = ["*.json", "*.safetensors", "tokenizer*", "*.jinja"]
+LONGEST_SHOWN = 300  # characters of a path in a message
 SKIPPED = ["inference/*", "encoding/*", "*/original/*"]
 
 
@@ -24,21 +26,32 @@ def resolve_directory(
 
     An existing directory wins over a Hub id of the same spelling. revision: branch, tag or commit;
     token: for gated repositories; offline: True uses local copies only, None follows
-    HF_HUB_OFFLINE. An interrupted download goes on where it stopped.
+    HF_HUB_OFFLINE. An interrupted download goes on where it stopped. A Hub that does not answer
+    within HF_HUB_ETAG_TIMEOUT seconds (10) counts as not there: a complete local copy is used.
 
     Errors: CheckpointError saying what to do.
     """
     text = str(path_or_hub_id)
-    path = Path(path_or_hub_id).expanduser()
-    if text and path.is_dir():
+    label = repr(text[:LONGEST_SHOWN])
+    path = Path(path_or_hub_id)
+    try:
+        with suppress(RuntimeError):  # ~name of a user that does not exist
+            path = path.expanduser()
+        directory, exists = bool(text) and path.is_dir(), bool(text) and path.exists()
+    except OSError as error:
+        raise CheckpointError(
+            f"{label}: cannot be looked at: {error.strerror or error}; "
+            "give the directory of a checkpoint or a Hub id"
+        ) from error
+    if directory:
         return path
-    if text and path.exists():
+    if exists:
         raise CheckpointError(
             f"{path}: is a file; give the directory that holds config.json and the shards"
         )
     if not HUB_ID.fullmatch(text):
         raise CheckpointError(
-            f"{text!r}: no such directory, and not a Hub id of the form owner/name; "
+            f"{label}: no such directory, and not a Hub id of the form owner/name; "
             "give the directory of a checkpoint or a Hub id"
         )
     return _download(text, revision, token, offline, progress)
@@ -68,7 +81,7 @@ def _download(
             repository,
             revision=revision,
             token=token,
-            local_files_only=local_only,
+            local_files_only=local_only or not _answers(repository, revision, token),
             allow_patterns=FILES,
             ignore_patterns=SKIPPED,
         )
@@ -78,6 +91,25 @@ def _download(
         if quiet:
             enable_progress_bars()
     return Path(directory)
+
+
+def _answers(repository: str, revision: str | None, token: str | None) -> bool:
+    """Whether the Hub says anything about the repository, if only that there is none.
+
+    The library waits for its first answer without a limit, which a network that drops packets
+    never gives.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        timeout = float(constants.HF_HUB_ETAG_TIMEOUT)
+        HfApi(token=token).repo_info(repository, revision=revision, timeout=timeout)
+    except (HfHubHTTPError, HFValidationError):
+        return True
+    except Exception:  # the HTTP client has changed from release to release
+        return False
+    return True
 
 
 def _explain(error: Exception, repository: str, revision: str | None, local_only: bool) -> str:

@@ -6,6 +6,7 @@ of weights is used. Source: model specification, sections 2.1 to 2.3 and appendi
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from deepinfer.errors import (
 
 PREFIX = "model."
 SHOWN = 5
+SPARE_TENSORS = 100_000  # missing ones that are still named
 PLAIN_DTYPES = ("BF16", "F32")
 
 
@@ -51,9 +53,10 @@ def read_shards(
 
     Errors: MissingShardError with all missing names; whatever `read_header` raises.
     """
-    missing = [name for name in index.shards if not (directory / name).exists()]
+    missing = [name for name in index.shards if not _exists(directory / name)]
     if missing:
-        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        shown = ", ".join(name[:200] for name in missing[:SHOWN])
+        shown += ", ..." if len(missing) > SHOWN else ""
         raise MissingShardError(
             f"{directory}: {len(missing)} of {len(index.shards)} shards are missing: {shown}; "
             "fetch them again (a symbolic link may point nowhere)"
@@ -64,6 +67,13 @@ def read_shards(
             headers.append(read_header(directory / name))
             advance(1)
     return tuple(headers)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def locate(
@@ -135,6 +145,23 @@ def _without_prefix(directory: Path, found: dict[str, Located]) -> dict[str, Loc
             f"{directory}: stored with and without the prefix {PREFIX!r}: {listed(clashes)}"
         )
     return bare
+
+
+def required(
+    directory: Path, tensors: Iterable[ExpectedTensor], found: Mapping[str, Located]
+) -> list[ExpectedTensor]:
+    """All of `tensors`, unless they are far more than the shards hold.
+
+    Errors: MissingTensorError then, at once: a damaged count in config.json may ask for billions.
+    """
+    limit = 2 * len(found) + SPARE_TENSORS
+    expected = list(itertools.islice(tensors, limit + 1))
+    if len(expected) > limit:
+        raise MissingTensorError(
+            f"{directory}: config.json requires more than {limit:,} tensors and the shards hold "
+            f"{len(found):,}; its numbers of layers and experts do not belong to these shards"
+        )
+    return expected
 
 
 def check(

@@ -26,6 +26,8 @@ from deepinfer.checkpoint.statistics import (
 )
 from deepinfer.errors import UsageError
 
+DEFAULT_LENGTH = 4096
+
 
 @dataclass(frozen=True)
 class Section:
@@ -83,19 +85,29 @@ class Inspection:
         return values
 
 
-def inspect_checkpoint(checkpoint: Checkpoint, *, batch: int, length: int) -> Inspection:
-    """Gather the report for `batch` sequences of `length` tokens.
+def plan_length(checkpoint: Checkpoint, asked: int | None) -> int:
+    """Tokens per sequence of the memory plan: as asked, else 4096 or the checkpoint's maximum.
+
+    Errors: UsageError if it is outside what the configuration allows.
+    """
+    limit = checkpoint.config.text.max_position_embeddings
+    length = min(DEFAULT_LENGTH, limit) if asked is None else asked
+    if not 1 <= length <= limit:
+        raise UsageError(
+            f"length = {length}: must be 1 to {limit} (max_position_embeddings of this checkpoint)"
+        )
+    return length
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, *, batch: int, length: int | None) -> Inspection:
+    """Gather the report for `batch` sequences of `length` tokens (None: see `plan_length`).
 
     Errors: UsageError if batch or length is outside what the configuration allows.
     """
     config, text = checkpoint.config, checkpoint.config.text
     if batch < 1:
         raise UsageError(f"batch = {batch}: must be at least 1")
-    if not 1 <= length <= text.max_position_embeddings:
-        raise UsageError(
-            f"length = {length}: must be 1 to {text.max_position_embeddings} "
-            "(max_position_embeddings of this checkpoint)"
-        )
+    length = plan_length(checkpoint, length)
     expected = list(checkpoint.expected())
     tallies = tuple(tally(checkpoint))
     return Inspection(
@@ -120,7 +132,7 @@ def run(
     checkpoint: str | Path,
     *,
     batch: int = 1,
-    length: int = 4096,
+    length: int | None = None,
     components: Iterable[str] | None = None,
     json: bool = False,
     revision: str | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -54,7 +55,13 @@ def env(json: Json = False) -> None:
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint directory or Hub id.")],
     batch: Annotated[int, typer.Option(help="Sequences of the memory plan.")] = 1,
-    length: Annotated[int, typer.Option(help="Tokens per sequence of the memory plan.")] = 4096,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per sequence of the memory plan; default: 4096, or fewer where the model "
+            "has fewer."
+        ),
+    ] = None,
     calls: Annotated[bool, typer.Option("--calls", help="List the operator calls.")] = False,
     numerics: Annotated[str, typer.Option(help="auto, ref or infer: of the calls.")] = "auto",
     compute: Annotated[str, typer.Option(help="bf16, fp32 or fp64: of the calls.")] = "bf16",
@@ -65,7 +72,7 @@ def inspect(
 ) -> None:
     """What a checkpoint holds and what it takes to run it; reads headers only."""
     from deepinfer.checkpoint import Checkpoint
-    from deepinfer.cli.inspect import Section, run
+    from deepinfer.cli.inspect import Section, plan_length, run
     from deepinfer.cli.requirements import backend_section, calls_section, checkpoint_calls
     from deepinfer.cli.selection import choose
     from deepinfer.engine import EngineOptions
@@ -73,13 +80,13 @@ def inspect(
     options = EngineOptions(
         numerics=numerics,
         compute=compute,
-        max_model_len=max(length, 1),
         max_num_seqs=max(batch, 1),
     )
     selected = choose(accelerator, mode, require=False)
 
     def extra(opened: Checkpoint) -> list[Section]:
-        listed = checkpoint_calls(opened, options, options.numerics_for(opened.config))
+        sized = replace(options, max_model_len=plan_length(opened, length))
+        listed = checkpoint_calls(opened, sized, sized.numerics_for(opened.config))
         sections = [backend_section(selected, listed)]
         return [*sections, calls_section(listed)] if calls else sections
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ import typer
 from deepinfer.backend.resolution import FALLBACK, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.main import Accelerator, Json, Mode, invoke
+from deepinfer.cli.prompts import read_prompts
 from deepinfer.cli.selection import choose
 from deepinfer.config import environment
 from deepinfer.data import bundled_checkpoint, is_random
@@ -64,8 +65,13 @@ def run(
     seed: Annotated[int | None, typer.Option(help="64-bit seed; default: drawn.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore_eos", "--ignore-eos")] = False,
     max_model_len: Annotated[
-        int, typer.Option("--max_model_len", "--max-model-len", help="Tokens per sequence.")
-    ] = 4096,
+        int | None,
+        typer.Option(
+            "--max_model_len",
+            "--max-model-len",
+            help="Tokens per sequence; default: 4096, or fewer where the model has fewer.",
+        ),
+    ] = None,
     max_num_batched_tokens: Annotated[
         int,
         typer.Option("--max_num_batched_tokens", "--max-num-batched-tokens", help="Rows per step."),
@@ -73,26 +79,36 @@ def run(
     json: Json = False,
 ) -> None:
     """Answer prompts from arguments, a file or stdin; without any, a default prompt."""
-    params = SamplingParams(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        max_tokens=max_tokens,
-        seed=seed,
-        ignore_eos=ignore_eos,
-    )
+    try:
+        params = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            max_tokens=max_tokens,
+            seed=seed,
+            ignore_eos=ignore_eos,
+        )
+    except RequestError as error:  # here it is the call that is wrong, for every prompt
+        raise UsageError(str(error)) from error
     options = EngineOptions(
         numerics=numerics,
         compute=compute,
-        max_model_len=max_model_len,
+        max_model_len=EngineOptions.max_model_len if max_model_len is None else max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         expert_parallel_size=ep,
     )
     selected = choose(accelerator, mode)  # may re-execute the process: before stdin is read
-    texts = list(_prompts(prompts or [], prompt_file))
-    path = model_name or environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
+    texts = list(read_prompts(prompts or [], prompt_file))
+    if not prompts and prompt_file is None:
+        texts = [DEFAULT_PROMPT]
+    elif not texts:
+        _note("there is no prompt: what was to be read is empty")
+    path: str | Path | None = model_name
+    if path is None:
+        path = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
     with Checkpoint.open(path, revision=revision) as checkpoint:
+        options = _within(checkpoint, options, asked=max_model_len is not None)
         _note(f"checkpoint {checkpoint.directory}")
         _note(str(checkpoint.plan))
         engine = Engine.load(
@@ -115,23 +131,29 @@ def run(
     raise typer.Exit(1 if failed else 0)
 
 
-def _prompts(arguments: Sequence[str], file: str | None) -> Iterator[str]:
-    for argument in arguments:
-        if argument == "-":
-            yield from (line.rstrip("\n") for line in sys.stdin)
-        else:
-            yield argument
-    if file is not None:
-        try:
-            yield from Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"prompt file {file!r} cannot be read: {error}") from error
-    if not arguments and file is None:
-        yield DEFAULT_PROMPT
+def _within(checkpoint: Checkpoint, options: EngineOptions, asked: bool) -> EngineOptions:
+    """The options with a max_model_len that the checkpoint has positions for.
+
+    Errors: UsageError where a longer one was `asked` for.
+    """
+    limit = checkpoint.config.text.max_position_embeddings
+    if options.max_model_len <= limit:
+        return options
+    if asked:
+        raise UsageError(
+            f"max_model_len is {options.max_model_len}; allowed: 1 to {limit} "
+            "(max_position_embeddings of this checkpoint)"
+        )
+    return replace(options, max_model_len=limit)
 
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    """One line in ASCII: whole in every encoding of stdout, and for every notion of a line."""
+    print(json_module.dumps(record), flush=True)
 
 
 @dataclass
@@ -147,7 +169,7 @@ class _Job:
             self._answer(place, text)
         except RequestError as error:
             if self.json:
-                print(json_module.dumps({"index": place, "prompt": text, "error": str(error)}))
+                _print_json({"index": place, "prompt": text, "error": str(error)})
             _note(f"request {place} failed: {error}")
             return False
         return True
@@ -180,7 +202,7 @@ class _Job:
                 "prompt_tokens": len(prompt),
                 "finish_reason": reason,
             }
-            print(json_module.dumps(record, ensure_ascii=False), flush=True)
+            _print_json(record)
         else:
             print(flush=True)
 
@@ -208,7 +230,7 @@ class _Job:
         """Print the summary: one JSON line, or text on stderr."""
         summary = self.summary()
         if self.json:
-            print(json_module.dumps({"summary": summary}), flush=True)
+            _print_json({"summary": summary})
             return
         timing = self.engine.timing
         unmeasured = "" if summary["timing_meaningful"] else " (means nothing in this mode)"

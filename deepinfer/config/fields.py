@@ -14,6 +14,7 @@ from typing import Any, Final
 from deepinfer.errors import ConfigError
 
 LARGEST_INTEGER: Final = 2**63 - 1
+LARGEST_NUMBER: Final = (2 - 2**-23) * 2.0**127  # of fp32, in which the model computes
 
 
 class _Required:
@@ -143,7 +144,7 @@ class Section:
         low: float | None = None,
         used: bool = True,
     ) -> float:
-        """A finite number, > `above` or >= `low`; 0.0 where absent and unused."""
+        """A number that fp32 can hold, > `above` or >= `low`; 0.0 where absent and unused."""
         if not used:
             above = low = None
             if not self.has(key):
@@ -164,6 +165,8 @@ class Section:
         outside = (above is not None and not result > above) or (low is not None and result < low)
         if not math.isfinite(result) or outside:
             raise self.error(key, value, rule)
+        if abs(result) > LARGEST_NUMBER:
+            raise self.error(key, value, f"{rule} that fp32 can hold")
         return result
 
     def flag(self, key: str, *, must: bool, default: bool | _Required = REQUIRED) -> bool:

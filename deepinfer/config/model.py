@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from deepinfer.errors import ConfigError
 
 __all__ = ["ModelConfig", "QuantizationConfig", "TextConfig", "VisionConfig", "YarnConfig"]
 
+LISTED_KEYS: Final = 20  # unknown keys that are named
 SUPPORTED_MODEL_TYPES: Final = ("deepseek_v41",)
 
 
@@ -132,8 +134,11 @@ class ModelConfig:
             unknown_keys=tuple(top.unknown()),
         )
         if config.unknown_keys:
+            names = ", ".join(map(_listed, config.unknown_keys[:LISTED_KEYS]))
+            more = len(config.unknown_keys) - LISTED_KEYS
             warnings.warn(
-                f"{source}: unknown keys are ignored: {', '.join(config.unknown_keys)}",
+                f"{source}: unknown keys are ignored: {names}"
+                + (f", and {more} more" if more > 0 else ""),
                 UnknownConfigKeyWarning,
                 stacklevel=2,
             )
@@ -168,12 +173,17 @@ class ModelConfig:
         return model_limits(self)
 
 
+def _listed(key: str) -> str:
+    """A key as it is; in quotes where it has odd characters, cut where it is long."""
+    return key if key.isprintable() and len(key) <= 120 else shown(key)
+
+
 def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"repeated keys: {', '.join(repeated)}")
+        counts = Counter(name for name, _ in pairs)
+        repeated = sorted(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"repeated keys: {', '.join(map(_listed, repeated[:LISTED_KEYS]))}")
     return values
 
 

@@ -7,6 +7,7 @@ Only `tokenizer.json` and `tokenizer_config.json` are read, as data: code that a
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ REMEDY = "copy the file from the published checkpoint"
 def read_json_object(file: Path) -> dict[str, Any]:
     """The JSON object in `file`. Errors: TokenizerError naming the file and what to do."""
     try:
-        values = json.loads(file.read_bytes().decode("utf-8"))
+        values = json.loads(file.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
     except FileNotFoundError:
         raise TokenizerError(f"{file}: not found; {REMEDY}") from None
     except OSError as error:
@@ -32,6 +33,14 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise TokenizerError(f"{file}: is not valid JSON ({error}); {REMEDY}") from error
     if not isinstance(values, dict):
         raise TokenizerError(f"{file}: must hold a JSON object; {REMEDY}")
+    return values
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice[:200]!r} appears twice")
     return values
 
 
@@ -59,6 +68,11 @@ def check_byte_level_bpe(file: Path, values: Mapping[str, Any]) -> None:
     kind = model.get("type", "BPE") if isinstance(model, dict) else None
     if not isinstance(model, dict) or kind != "BPE" or not isinstance(model.get("vocab"), dict):
         raise TokenizerError(f"{file}: the model is {kind!r} and must be a BPE model; {REMEDY}")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise TokenizerError(
+                f"{file}: {key} is {model[key]!r} and must be empty in a byte-level BPE; {REMEDY}"
+            )
     decoder = values.get("decoder")
     if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
         found = decoder.get("type") if isinstance(decoder, dict) else None
@@ -71,7 +85,9 @@ def build_tokenizer(file: Path, values: Mapping[str, Any]) -> tokenizers.Tokeniz
     bare = {**values, "model": model, "post_processor": None, "truncation": None, "padding": None}
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(bare))
-    except Exception as error:  # the library raises plain Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # plain Exception, or a panic, which is not even that
         raise TokenizerError(f"{file}: the tokenizer cannot be built: {error}; {REMEDY}") from error
 
 

@@ -20,6 +20,9 @@ from deepinfer.errors import RequestError, TokenizerError
 from deepinfer.text import files
 from deepinfer.text.byte_level import BYTE_OF, token_to_bytes
 
+PROBE: Final = " a  B'1\t23\n\né 中🚀. "
+"""A text of characters that other kinds of tokenizers split at and drop."""
+
 IMAGE_SPELLINGS: Final = ("<｜deepseek_image｜>", "<｜image｜>")
 
 CONTROL_SPELLINGS: Final = (
@@ -69,6 +72,7 @@ class Tokenizer:
         self._special = {number for number, special in self.added_tokens.values() if special}
         self._plain = self._build_plain(values)
         self._loses_bytes = not BYTE_OF.keys() <= values["model"]["vocab"].keys()
+        self._check_splitting()
 
     @classmethod
     def from_directory(cls, path: str | Path, config: ModelConfig) -> Tokenizer:
@@ -181,6 +185,17 @@ class Tokenizer:
         normaliser = self._plain.normalizer
         whole = normaliser.normalize_str(text) if normaliser is not None else text
         return b"".join(map(self.token_bytes, ids)).endswith(_utf8(whole))
+
+    def _check_splitting(self) -> None:
+        """Refuse a pre-tokenizer that drops characters, as those of other tokenizers do."""
+        if self._loses_bytes:
+            return
+        ids = self._plain.encode(PROBE, add_special_tokens=False).ids
+        if not self._spells(ids, PROBE):
+            raise TokenizerError(
+                f"{self.file}: the pre_tokenizer loses characters of a text; it must be that of a "
+                f"byte-level BPE; {files.REMEDY}"
+            )
 
     def _check_vocabulary(self, model_vocab_size: int) -> int:
         vocabulary = self.library_tokenizer.get_vocab(with_added_tokens=True)

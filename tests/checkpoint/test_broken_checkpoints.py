@@ -48,6 +48,16 @@ def index_with(name: str, shard: object) -> Callable[[CheckpointFiles], None]:
     return change
 
 
+def count_in_the_config(**counts: int) -> Callable[[CheckpointFiles], None]:
+    def change(files: CheckpointFiles) -> None:
+        path = files.directory / "config.json"
+        config = json.loads(path.read_text())
+        config["text_config"] |= counts
+        path.write_text(json.dumps(config))
+
+    return change
+
+
 def moved_in_the_index(files: CheckpointFiles) -> None:
     other = next(n for n in files.shards() if n != files.shard_of("norm.weight").name)
     index_with("norm.weight", other)(files)
@@ -68,6 +78,21 @@ CASES: dict[str, tuple[Callable[[CheckpointFiles], object], type[CheckpointError
         lambda f: f.add(EXTRA),
         UnexpectedTensorError,
         "no component .* 1 tensor: layers.0.attn.wq_c.weight",
+    ),
+    "far more experts than there are": (
+        count_in_the_config(n_routed_experts=2**40),
+        MissingTensorError,
+        "requires more than .* tensors and the shards hold",
+    ),
+    "far more draft experts than there are": (
+        count_in_the_config(dspark_n_routed_experts=2**40),
+        MissingTensorError,
+        "requires more than .* tensors and the shards hold",
+    ),
+    "shard name too long for the system": (
+        index_with("norm.weight", "x" * 5000 + ".safetensors"),
+        MissingShardError,
+        "^.{0,400}$",
     ),
     "layer beyond the last": (
         lambda f: f.add(("layers.4.attn_norm.weight", "BF16", (64,))),

@@ -20,11 +20,22 @@ ID = "owner/model"
 
 
 class Hub:
-    """Stands in for snapshot_download: records its calls, returns `result` or raises it."""
+    """Stands in for snapshot_download: records its calls, returns `result` or raises it.
+
+    answer: what the Hub says first, when it is asked whether it is there; an exception is raised.
+    """
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self.result: object = errors.LocalEntryNotFoundError("no")
+        self.answer: object = None
+        self.patience: list[float] = []
+
+    def repo_info(self, repository: str, *, revision: str | None, timeout: float) -> object:
+        self.patience.append(timeout)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     def __call__(self, repository: str, **options: Any) -> str:
         self.calls.append({"repository": repository, **options})
@@ -38,6 +49,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A Hub that is never reached over a network."""
     stand_in = Hub()
     monkeypatch.setattr(huggingface_hub, "snapshot_download", stand_in)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda token=None: stand_in)
     return stand_in
 
 
@@ -80,6 +92,44 @@ def test_failures_say_what_to_do(hub: Hub, error: Exception, offline: bool, advi
     with pytest.raises(CheckpointError, match=advice) as caught:
         resolve_directory(ID, offline=offline)
     assert ID in str(caught.value) and len(hub.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "local_only"),
+    [
+        (None, False),
+        (errors.RepositoryNotFoundError("no", response=RESPONSE), False),
+        (errors.HFValidationError("bad name"), False),
+        (TimeoutError("silence"), True),
+        (ConnectionRefusedError("nobody"), True),
+    ],
+)
+def test_a_hub_that_does_not_answer_is_not_waited_for(
+    hub: Hub, tiny_checkpoint: Path, answer: object, local_only: bool
+) -> None:
+    hub.answer, hub.result = answer, tiny_checkpoint
+    assert resolve_directory(ID, offline=False) == tiny_checkpoint
+    assert hub.calls[0]["local_files_only"] is local_only
+    assert 0 < hub.patience[0] <= 60
+
+
+def test_offline_mode_asks_no_hub(hub: Hub, tiny_checkpoint: Path) -> None:
+    hub.result = tiny_checkpoint
+    assert resolve_directory(ID, offline=True) == tiny_checkpoint
+    assert hub.patience == []
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "owner/" + "x" * 5000, "/" + "x/" * 3000])
+def test_a_path_too_long_for_the_system(hub: Hub, text: str) -> None:
+    with pytest.raises(CheckpointError, match="cannot be looked at: File name too long") as caught:
+        resolve_directory(text)
+    assert len(str(caught.value)) < 500
+    assert hub.calls == []
+
+
+def test_home_of_a_user_that_does_not_exist(hub: Hub) -> None:
+    with pytest.raises(CheckpointError, match="no such directory, and not a Hub id"):
+        resolve_directory("~no-such-user/x")
 
 
 @pytest.mark.parametrize("text", ["no-such-directory", "/no/such/dir", "../x/y", "a/b/c", ""])

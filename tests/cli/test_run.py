@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_prompts_from_arguments_stdin_and_a_file(
 ) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("four\nfive\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("two\nthree\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"two\nthree\n")))
     arguments = ("one", "-", "--prompt_file", str(file), "--json", "--max_tokens", "1")
     done = launch("run", *arguments, **REFERENCE)
     found = answers(done)
@@ -103,7 +104,10 @@ def test_a_failed_request_leaves_the_others(launch: Launch) -> None:
         (("--prompt_file", "nowhere.txt"), 2, "prompt file 'nowhere.txt' cannot be read"),
         (("--numerics", "fast"), 2, "numerics is 'fast'; allowed: auto, ref, infer"),
         (("--compute", "fp16"), 2, "compute is 'fp16'; allowed: bf16, fp32, fp64"),
-        (("--top_p", "2"), 1, "top_p is 2.0; allowed: a finite number in (0, 1]"),
+        (("--model_name", ""), 4, "'': no such directory, and not a Hub id"),
+        (("--max_model_len", "8193"), 2, "max_model_len is 8193; allowed: 1 to 8192"),
+        (("--max_model_len", str(10**30)), 2, "allowed: 1 to 8192 (max_position_embeddings"),
+        (("--top_p", "2"), 2, "top_p is 2.0; allowed: a finite number in (0, 1]"),
         (("--model_name", "nowhere"), 4, "'nowhere': no such directory, and not a Hub id"),
     ],
 )
@@ -115,6 +119,33 @@ def test_refused_options(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_model_with_fewer_positions_than_the_default(launch: Launch, tmp_path: Path) -> None:
+    short = copytree(bundled_checkpoint(), tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 6
+    (short / "config.json").write_text(json.dumps(config))
+    arguments = ("a", "--model_name", str(short), "--json", "--ignore_eos")
+    answer = answers(launch("run", *arguments, **REFERENCE))[0]
+    assert answer["prompt_tokens"] + len(answer["token_ids"]) == 6
+    inspected = launch("inspect", str(short), "--json", **REFERENCE)
+    assert json.loads(inspected.stdout)["cache"]["length"] == 6
+
+
+def test_json_lines_are_ascii(launch: Launch) -> None:
+    done = launch("run", "é\u2028🚀\x85", "\udcff", "--json", "--max_tokens", "1", **REFERENCE)
+    assert done.stdout.isascii() and done.returncode == 1
+    answered, failed, _ = (json.loads(line) for line in done.stdout.splitlines())
+    assert answered["prompt"] == "é\u2028🚀\x85"
+    assert "lone surrogate" in failed["error"]
+
+
+def test_no_prompt_at_all_is_said(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    done = launch("run", "--prompt_file", str(tmp_path / "empty"), "--json", **REFERENCE)
+    assert answers(done) == []
+    assert "there is no prompt: what was to be read is empty\n" in done.stderr
 
 
 def test_fallbacks_are_named_and_may_be_forbidden(launch: Launch, site: Path) -> None:

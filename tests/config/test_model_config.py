@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from pathlib import Path
 
@@ -120,6 +121,27 @@ def test_unknown_keys_give_one_warning() -> None:
         "quantization_config.ignored_layers",
     }
     assert all(key in str(caught[0].message) for key in config.unknown_keys)
+
+
+def test_unknown_keys_are_shown_on_one_line_of_bounded_length() -> None:
+    values = released_config()
+    odd = {"line\nbreak": 0, "\x1b[31mred": 0, "long" * 1000: 0}
+    values |= odd | {f"key{number:06}": 0 for number in range(50_000)}
+    with pytest.warns(UnknownConfigKeyWarning) as caught:
+        config = ModelConfig.from_dict(values, source="c")
+    message = str(caught[0].message)
+    assert len(config.unknown_keys) == 50_003
+    assert message.isprintable() and len(message) < 1000
+    assert message.endswith(", key000016, and 49983 more")
+
+
+def test_many_repeated_keys_are_found_at_once(tmp_path: Path) -> None:
+    keys = [f'"key{number}": 0' for number in range(200_000)]
+    (tmp_path / "config.json").write_text("{" + ", ".join([*keys, keys[-1]]) + "}")
+    started = time.process_time()
+    with pytest.raises(ConfigError, match="repeated keys: key199999$"):
+        ModelConfig.from_file(tmp_path)
+    assert time.process_time() - started < 30  # comparing each with each takes far longer
 
 
 def test_without_draft_the_dspark_keys_mean_nothing() -> None:

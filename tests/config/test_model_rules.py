@@ -82,6 +82,8 @@ RULES: list[tuple[str, object, str]] = [
     (T + "rope_theta", 0, "greater than 0"),
     (T + "compress_rope_theta", -5, "greater than 0"),
     (T + "compress_rope_theta", 10**400, "finite"),
+    (T + "swiglu_limit", 1e39, "at least 0 that fp32 can hold"),
+    (T + "rms_norm_eps", 1e308, "greater than 0 that fp32 can hold"),
     (T + "routed_scaling_factor", 0.0, "greater than 0"),
     (T + "hc_eps", 0.0, "greater than 0"),
     (T + "vocab_size", 2**31, "1..2147483647"),

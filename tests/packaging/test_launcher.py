@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import warnings
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -55,6 +59,49 @@ def test_missing_dependency_names_the_command(capsys: pytest.CaptureFixture[str]
 def test_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(KeyboardInterrupt()) == launcher.INTERRUPTED_EXIT_CODE
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EIO", "EBADF"])
+def test_output_that_cannot_be_written_is_a_message(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    number = getattr(errno, name)
+    assert launch(OSError(number, os.strerror(number))) == launcher.OUTPUT_EXIT_CODE
+    assert capfd.readouterr().err == (
+        f"error: the output cannot be written: {os.strerror(number)}\n"
+    )
+
+
+def test_other_failure_of_a_file_keeps_its_trace() -> None:
+    with pytest.raises(FileNotFoundError):
+        launch(FileNotFoundError(errno.ENOENT, "no such file", "x"))
+
+
+def test_quoted_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(ConfigError("a\x1b[31m\rb\u2028c\nd é")) == ConfigError.exit_code
+    assert capsys.readouterr().err == "error: a\\x1b[31m\\rb\\u2028c\nd é\n"
+
+
+def test_own_warnings_are_one_line_and_others_keep_their_place() -> None:
+    shown: list[str] = []
+
+    def command() -> int:
+        for file in (str(launcher.HERE / "deepinfer" / "x.py"), "elsewhere.py"):
+            shown.append(warnings.formatwarning("an odd\x1b value", UserWarning, file, 7))
+        return 0
+
+    assert launcher._launch(command) == 0
+    assert shown[0] == "warning: an odd\\x1b value\n"
+    assert shown[1].startswith("elsewhere.py:7: UserWarning: an odd")
+
+
+def test_removed_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert launch(AssertionError("must not run")) == launcher.ENVIRONMENT_EXIT_CODE
+    assert "the working directory cannot be used" in capsys.readouterr().err
 
 
 def test_environment_problem_stops_before_the_command(

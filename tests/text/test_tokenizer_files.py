@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 from tokenizers import pre_tokenizers
 
 from deepinfer.errors import RequestError, TokenizerError
@@ -84,6 +85,11 @@ def added(content: str, number: int) -> list[dict[str, object]]:
     return [{"id": number, "content": content, **flags}]
 
 
+def repeat_key(directory: Path) -> None:
+    file = directory / "tokenizer.json"
+    file.write_text(file.read_text().replace("{", '{"version": "1.0", ', 1))
+
+
 A_ID = 3 + sorted(pre_tokenizers.ByteLevel.alphabet()).index("A")
 
 
@@ -107,6 +113,11 @@ A_ID = 3 + sorted(pre_tokenizers.ByteLevel.alphabet()).index("A")
         (replace(version="9.9"), "cannot be built"),
         (extend_vocabulary(zz=5), "two tokens share an id"),
         (extend_vocabulary(zz=-1), "cannot be built"),
+        (replace_model(continuing_subword_prefix="##"), "continuing_subword_prefix is '##'"),
+        (replace_model(end_of_word_suffix="</w>"), "end_of_word_suffix is '</w>'"),
+        (replace(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer loses characters"),
+        (replace(pre_tokenizer=None), "pre_tokenizer loses characters"),
+        (repeat_key, "the key 'version' appears twice"),
     ],
 )
 def test_malformed_tokenizer(tmp_path: Path, change: Change, expected: str) -> None:
@@ -114,6 +125,22 @@ def test_malformed_tokenizer(tmp_path: Path, change: Change, expected: str) -> N
     message = message_of(tmp_path)
     assert str(tmp_path / "tokenizer.json") in message
     assert expected in message
+
+
+def test_a_panic_of_the_library_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicError(BaseException):
+        """What the library's panics derive from."""
+
+    class Panicking:
+        @staticmethod
+        def from_str(text: str) -> None:
+            raise PanicError("slice index starts at 2 but ends at 1")
+
+    write_tokenizer(tmp_path)
+    monkeypatch.setattr(tokenizers, "Tokenizer", Panicking)
+    assert "cannot be built: slice index starts at 2" in message_of(tmp_path)
 
 
 def test_more_ids_than_the_model_has(tmp_path: Path) -> None:
