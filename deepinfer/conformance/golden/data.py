@@ -8,6 +8,7 @@ Layout: `ops.safetensors`, and per checkpoint a folder with `checkpoint/`, `logi
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ class GoldenData:
     def open(cls, directory: str | Path) -> GoldenData:
         """Open all that is there; UsageError when nothing is, or when something is broken."""
         root = Path(directory)
-        if not root.is_dir():
+        if not os.path.isdir(root):  # False, too, where a parent may not be read
             raise UsageError(f"{root} is not a directory of golden data")
         entries = _entries(root)
         top = {name: Tensors.open(path) for name, path in entries.items() if _is_numbers(path)}
