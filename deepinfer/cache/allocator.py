@@ -15,7 +15,8 @@ class OutOfBlocksError(DeepInferError):
 class BlockAllocator:
     """Reference-counted block numbers 1..num_blocks-1; block 0 is the dummy and never handed out.
 
-    Freed blocks are handed out again in the order in which they were freed.
+    Freed blocks are handed out again in the order in which they were freed. num_shared counts the
+    blocks with more than one owner.
     """
 
     def __init__(self, num_blocks: int, name: str) -> None:
@@ -24,6 +25,7 @@ class BlockAllocator:
         self.name = name
         self._free = deque(range(1, num_blocks))
         self._references = [0] * num_blocks
+        self.num_shared = 0
 
     @property
     def capacity(self) -> int:
@@ -62,6 +64,15 @@ class BlockAllocator:
             if self._references[block] == 0:
                 raise ValueError(f"{self.name}: block {block} is free and cannot be shared")
             self._references[block] += 1
+            self.num_shared += self._references[block] == 2
+
+    def num_owners(self, block: int) -> int:
+        """Owners of the block, 0 when it is free."""
+        return self._references[block]
+
+    def is_shared(self, block: int) -> bool:
+        """Has the block more than one owner?"""
+        return self._references[block] > 1
 
     def free(self, blocks: Iterable[int]) -> None:
         """Remove an owner from each block; a block without owners becomes free."""
@@ -69,5 +80,6 @@ class BlockAllocator:
             if self._references[block] == 0:
                 raise ValueError(f"{self.name}: block {block} is freed twice")
             self._references[block] -= 1
+            self.num_shared -= self._references[block] == 1
             if self._references[block] == 0:
                 self._free.append(block)

@@ -8,8 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from deepinfer.config import TextConfig
 from deepinfer.formats import INDEX, MAIN, WINDOW
+
+Int64Array = npt.NDArray[np.int64]
 
 BLOCK_TOKENS = 128
 PAGE_TOKENS = 16
@@ -107,6 +112,10 @@ class CacheLayout:
     def blocks_for(self, tokens: int) -> int:
         """Context blocks that hold `tokens` tokens; 0 for a model without compressed layers."""
         return -(-tokens // self.block_tokens) if self.block_bytes else 0
+
+    def blocks_needed(self, tokens: Int64Array) -> Int64Array:
+        """`blocks_for` of several lengths."""
+        return -(-tokens // self.block_tokens) * int(self.block_bytes > 0)
 
     def window_pages_for(self, rows: int) -> int:
         """Pages that one sequence can hold while a step of `rows` rows is in flight."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from deepinfer.backend import CONTEXT, WINDOW, CompressorState, Pool, Region
+from deepinfer.backend import CONTEXT, WINDOW, CompressorState, Contract, Pool, Region
+from deepinfer.cache.copies import Copies
 from deepinfer.cache.layout import CacheLayout
 from deepinfer.formats import INDEX, MAIN
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
@@ -86,6 +87,16 @@ class CachePools:
     def compressor(self, layer: int) -> CompressorState | None:
         """Pending members of a KV-source layer's compressor; None for ratio 1."""
         return self._compressors.get(layer)
+
+    def copy(self, operators: Contract, copies: Copies) -> None:
+        """Carry out the copies that a step needs before it runs."""
+        for pool, pairs in ((self.context, copies.blocks), (self.window, copies.pages)):
+            if pairs:
+                operators.copy(pool, operators.tensor(pairs, torch.int64))
+        if copies.slots:
+            pairs_of_slots = operators.tensor(copies.slots, torch.int64)
+            for state in self._compressors.values():
+                state.members[pairs_of_slots[:, 1]] = state.members[pairs_of_slots[:, 0]]
 
     @property
     def nbytes(self) -> int:

@@ -1,33 +1,65 @@
-"""`SequenceCache`: the blocks, pages and slot of one running sequence; `CacheManager` lends them.
+"""`CacheManager`: who holds which blocks, pages and slots; `SequenceCache`: one sequence's share.
 
 A prompt chunk, a decode row and a rollback are the same thing here: `reserve` before a step makes
-room for positions, `commit` after it frees the window pages that no later row can see.
+room for positions, `commit` after it frees the window pages that no later row can see. What a step
+reads of every sequence stands in numpy columns indexed by slot, so that a step of many sequences
+costs a few array operations; lists of blocks exist only in errors and tests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from deepinfer.cache.allocator import BlockAllocator, OutOfBlocksError
+from deepinfer.cache.copies import Copies, num_copies, replace_shared
 from deepinfer.cache.layout import CacheLayout
 from deepinfer.cache.pools import CachePools
 
+Int64Array = npt.NDArray[np.int64]
+NO_PAIRS: list[tuple[int, int]] = []
 
-@dataclass
+
 class SequenceCache:
-    """What one sequence holds. length: committed tokens. first_page: number of pages[0]."""
+    """The share of one running sequence: a view of the manager's columns at `slot`."""
 
-    slot: int
-    blocks: list[int] = field(default_factory=list)
-    pages: list[int] = field(default_factory=list)
-    first_page: int = 0
-    length: int = 0
+    __slots__ = ("_manager", "slot")
+
+    def __init__(self, manager: CacheManager, slot: int) -> None:
+        self._manager = manager
+        self.slot = slot
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return int(self._manager.length[self.slot])
+
+    @property
+    def blocks(self) -> list[int]:
+        """Context blocks, in order."""
+        count = int(self._manager.num_blocks[self.slot])
+        return [int(block) for block in self._manager.block_table[self.slot, :count]]
+
+    @property
+    def pages(self) -> list[int]:
+        """Window pages, in order; the first one has number `first_page`."""
+        count = int(self._manager.num_pages[self.slot])
+        return [int(page) for page in self._manager.page_table[self.slot, :count]]
+
+    @property
+    def first_page(self) -> int:
+        """Number of the first kept page."""
+        return int(self._manager.first_page[self.slot])
 
 
 class CacheManager:
-    """Lends cache memory to sequences and takes it back; host side only, no tensors are touched."""
+    """Lends cache memory to sequences and takes it back; host side only, no tensors are touched.
+
+    Columns by slot (number 0 is the dummy): length, num_blocks, num_pages, first_page [S] int64;
+    block_table [S, max_blocks], page_table [S, max_pages] int64, unused places 0. max_tokens bounds
+    a sequence, max_rows the rows of one sequence in one step.
+    """
 
     def __init__(
         self,
@@ -35,11 +67,24 @@ class CacheManager:
         num_blocks: int,
         num_pages: int,
         num_slots: int,
+        *,
+        max_tokens: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         self.layout = layout
         self.blocks = BlockAllocator(max(num_blocks, 1) + 1, "context blocks")
         self.pages = BlockAllocator(num_pages + 1, "window pages")
         self.slots = BlockAllocator(num_slots + 1, "sequence slots")
+        columns = num_slots + 1
+        widest = num_blocks if max_tokens is None else layout.blocks_for(max_tokens)
+        pages = num_pages if max_rows is None else layout.window_pages_for(max_rows)
+        self.length: Int64Array = np.zeros(columns, np.int64)
+        self.num_blocks: Int64Array = np.zeros(columns, np.int64)
+        self.num_pages: Int64Array = np.zeros(columns, np.int64)
+        self.first_page: Int64Array = np.zeros(columns, np.int64)
+        self.block_table: Int64Array = np.zeros((columns, max(widest, 1)), np.int64)
+        self.page_table: Int64Array = np.zeros((columns, max(pages, 1)), np.int64)
+        self._slot_copies: list[tuple[int, int]] = []
 
     def pools(self, device: torch.device, state_dtype: torch.dtype) -> CachePools:
         """The tensors that this manager's numbers address."""
@@ -54,68 +99,211 @@ class CacheManager:
 
     def open(self) -> SequenceCache:
         """A new sequence with a slot and nothing else."""
-        return SequenceCache(self.slots.allocate(1)[0])
+        return SequenceCache(self, self.slots.allocate(1)[0])
+
+    def close(self, cache: SequenceCache) -> None:
+        """Take everything back; the sequence may not be used afterwards."""
+        slot = cache.slot
+        self.blocks.free(cache.blocks)
+        self.pages.free(cache.pages)
+        for column in (self.length, self.num_blocks, self.num_pages, self.first_page):
+            column[slot] = 0
+        self.block_table[slot] = 0
+        self.page_table[slot] = 0
+        self._slot_copies = [pair for pair in self._slot_copies if pair[1] != slot]
+        self.slots.free([slot])
+
+    def fork(self, cache: SequenceCache) -> SequenceCache:
+        """A sequence that shares everything with another one; its slot is copied before the next
+        step (see `writable`), shared blocks when one of the two writes into them."""
+        other = self.open()
+        self.blocks.share(cache.blocks)
+        self.pages.share(cache.pages)
+        for column in (
+            self.length,
+            self.num_blocks,
+            self.num_pages,
+            self.first_page,
+            self.block_table,
+            self.page_table,
+        ):
+            column[other.slot] = column[cache.slot]
+        source = dict((to, from_) for from_, to in self._slot_copies).get(cache.slot, cache.slot)
+        self._slot_copies.append((source, other.slot))
+        return other
+
+    @property
+    def has_pending_copies(self) -> bool:
+        """Is there a fork whose slot was not copied yet?"""
+        return bool(self._slot_copies)
 
     def needed(self, cache: SequenceCache, length: int) -> tuple[int, int]:
-        """(blocks, pages) that `reserve(cache, length)` would allocate."""
-        blocks = self.layout.blocks_for(length) - len(cache.blocks)
-        pages = -(-length // self.layout.page_tokens) - cache.first_page - len(cache.pages)
-        return max(blocks, 0), max(pages, 0)
+        """`needed_rows` of one sequence."""
+        return self.needed_rows(*_one(cache, length))
 
     def can_reserve(self, cache: SequenceCache, length: int) -> bool:
-        """Is there room for the sequence's positions below `length`?"""
-        blocks, pages = self.needed(cache, length)
-        return self.blocks.can_allocate(blocks) and self.pages.can_allocate(pages)
+        """`can_reserve_rows` of one sequence."""
+        return self.can_reserve_rows(*_one(cache, length))
 
     def reserve(self, cache: SequenceCache, length: int) -> None:
-        """Make room for positions below `length`; all or nothing, else OutOfBlocksError.
-
-        ValueError when pages that the row at `cache.length` sees were freed already: a sequence is
-        taken back by not committing rows, never by lowering `length` under what was committed.
-        """
-        if self._first_seen_page(cache.length) < cache.first_page:
-            raise ValueError(
-                f"the row at position {cache.length} sees page "
-                f"{self._first_seen_page(cache.length)}, but pages before {cache.first_page} "
-                "were freed; commit only what is final"
-            )
-        blocks, pages = self.needed(cache, length)
-        if not self.can_reserve(cache, length):
-            raise OutOfBlocksError(
-                f"{length} tokens need {blocks} more context blocks and {pages} more window "
-                f"pages; free: {self.blocks.num_free} and {self.pages.num_free}"
-            )
-        cache.blocks += self.blocks.allocate(blocks)
-        cache.pages += self.pages.allocate(pages)
+        """`reserve_rows` of one sequence."""
+        self.reserve_rows(*_one(cache, length))
 
     def commit(self, cache: SequenceCache, length: int) -> None:
-        """Declare `length` tokens final and free the pages that lie before their window.
+        """`commit_rows` of one sequence."""
+        self.commit_rows(*_one(cache, length))
+
+    def needed_rows(self, slots: Int64Array, stops: Int64Array) -> tuple[int, int]:
+        """(blocks, pages) that `reserve` of these slots and lengths would allocate."""
+        blocks, pages = self._growth(slots, stops)
+        return int(blocks.sum()), int(pages.sum())
+
+    def can_reserve_rows(self, slots: Int64Array, stops: Int64Array) -> bool:
+        """Is there room for the positions below `stops`, copies on write included?"""
+        blocks, pages = self.needed_rows(slots, stops)
+        if self.blocks.num_shared or self.pages.num_shared:
+            written = self._shared(slots, stops)
+            blocks += num_copies(written[0], self.blocks, self.block_table)
+            pages += num_copies(written[1], self.pages, self.page_table)
+        return self.blocks.can_allocate(blocks) and self.pages.can_allocate(pages)
+
+    def reserve_rows(self, slots: Int64Array, stops: Int64Array) -> None:
+        """Make room for positions below `stops` [n] of `slots` [n]; all or nothing.
+
+        OutOfBlocksError when there is not enough; ValueError beyond `max_tokens` or `max_rows`, and
+        when pages that the next row sees were freed already: take a sequence back by not
+        committing rows.
+        """
+        lost = self._first_seen_page(self.length[slots]) < self.first_page[slots]
+        if lost.any():
+            slot = int(slots[lost][0])
+            raise ValueError(
+                f"the row at position {self.length[slot]} sees page "
+                f"{self._first_seen_page(self.length[slot])}, but pages before "
+                f"{self.first_page[slot]} were freed; commit only what is final"
+            )
+        blocks, pages = self._growth(slots, stops)
+        wanted = int(blocks.sum()), int(pages.sum())
+        if not (self.blocks.can_allocate(wanted[0]) and self.pages.can_allocate(wanted[1])):
+            raise OutOfBlocksError(
+                f"{int(stops.max())} tokens need {wanted[0]} more context blocks and {wanted[1]} "
+                f"more window pages; free: {self.blocks.num_free} and {self.pages.num_free}"
+            )
+        for name, table, used, more in (
+            ("context blocks", self.block_table, self.num_blocks, blocks),
+            ("window pages", self.page_table, self.num_pages, pages),
+        ):
+            widest = int((used[slots] + more).max(initial=0))
+            if widest > table.shape[1]:
+                raise ValueError(
+                    f"{int(stops.max())} tokens need {widest} {name} of one sequence; its table "
+                    f"holds {table.shape[1]}: use fewer tokens, or fewer rows in a step"
+                )
+        _extend(slots, blocks, self.blocks, self.block_table, self.num_blocks)
+        _extend(slots, pages, self.pages, self.page_table, self.num_pages)
+
+    def writable(self, slots: Int64Array, stops: Int64Array) -> Copies:
+        """Give every sequence blocks of its own where the step will write; what must be copied.
+
+        Call after `reserve`. Rows from `length` up to `stops` are written, so shared blocks and
+        pages from there on are replaced by new ones with the old content. OutOfBlocksError when
+        there is not enough for that; then nothing has changed.
+        """
+        if not (self.blocks.num_shared or self.pages.num_shared):
+            pending, self._slot_copies = self._slot_copies, []
+            return Copies(NO_PAIRS, NO_PAIRS, pending)
+        blocks, pages = self._shared(slots, stops)
+        wanted = (
+            num_copies(blocks, self.blocks, self.block_table),
+            num_copies(pages, self.pages, self.page_table),
+        )
+        if not (self.blocks.can_allocate(wanted[0]) and self.pages.can_allocate(wanted[1])):
+            raise OutOfBlocksError(
+                f"{wanted[0]} shared context blocks and {wanted[1]} shared window pages must be "
+                f"copied before they are written; free: {self.blocks.num_free} and "
+                f"{self.pages.num_free}"
+            )
+        pending, self._slot_copies = self._slot_copies, []
+        return Copies(
+            replace_shared(blocks, self.blocks, self.block_table),
+            replace_shared(pages, self.pages, self.page_table),
+            pending,
+        )
+
+    def commit_rows(self, slots: Int64Array, lengths: Int64Array) -> None:
+        """Declare `lengths` [n] tokens of `slots` [n] final; free pages before their windows.
 
         A page goes when its last position is below length - (window - 1): the next row, at
         position `length`, sees back to length - window + 1. ValueError for fewer tokens than are
         final already, or for more than there was room made for.
         """
-        room = (cache.first_page + len(cache.pages)) * self.layout.page_tokens
-        if not cache.length <= length <= room:
+        room = (self.first_page[slots] + self.num_pages[slots]) * self.layout.page_tokens
+        wrong = (lengths < self.length[slots]) | (lengths > room)
+        if wrong.any():
+            place = int(np.flatnonzero(wrong)[0])
             raise ValueError(
-                f"{length} tokens cannot be committed; allowed: from {cache.length}, which are "
-                f"final, to {room}, for which pages are reserved"
+                f"{lengths[place]} tokens cannot be committed; allowed: from "
+                f"{self.length[slots[place]]}, which are final, to {room[place]}, for which pages "
+                "are reserved"
             )
-        cache.length = length
-        gone = self._first_seen_page(length) - cache.first_page
-        if gone > 0:
-            self.pages.free(cache.pages[:gone])
-            del cache.pages[:gone]
-            cache.first_page += gone
+        self.length[slots] = lengths
+        gone = self._first_seen_page(lengths) - self.first_page[slots]
+        for which in np.flatnonzero(gone > 0):
+            self._drop_pages(int(slots[which]), int(gone[which]))
 
-    def _first_seen_page(self, position: int) -> int:
-        """Number of the first page that the row at `position` sees."""
-        first_seen = max(0, position - (self.layout.text.sliding_window - 1))
-        return first_seen // self.layout.page_tokens
+    def _drop_pages(self, slot: int, gone: int) -> None:
+        table, kept = self.page_table[slot], int(self.num_pages[slot]) - gone
+        self.pages.free(int(page) for page in table[:gone])
+        table[:kept] = table[gone : gone + kept].copy()
+        table[kept : kept + gone] = 0
+        self.num_pages[slot] = kept
+        self.first_page[slot] += gone
 
-    def close(self, cache: SequenceCache) -> None:
-        """Take everything back; the sequence may not be used afterwards."""
-        self.blocks.free(cache.blocks)
-        self.pages.free(cache.pages)
-        self.slots.free([cache.slot])
-        cache.blocks, cache.pages = [], []
+    def _growth(self, slots: Int64Array, stops: Int64Array) -> tuple[Int64Array, Int64Array]:
+        blocks = self.layout.blocks_needed(stops) - self.num_blocks[slots]
+        pages = -(-stops // self.layout.page_tokens)
+        pages = pages - self.first_page[slots] - self.num_pages[slots]
+        return np.maximum(blocks, 0), np.maximum(pages, 0)
+
+    def _shared(
+        self, slots: Int64Array, stops: Int64Array
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(slot, column) of shared blocks and pages that rows length..stop-1 write into."""
+        blocks: list[tuple[int, int]] = []
+        pages: list[tuple[int, int]] = []
+        for slot, stop in zip(slots.tolist(), stops.tolist(), strict=True):
+            start = int(self.length[slot])
+            if start >= stop:
+                continue
+            first = start // self.layout.block_tokens
+            for column in range(first, int(self.num_blocks[slot])):
+                if self.blocks.is_shared(int(self.block_table[slot, column])):
+                    blocks.append((slot, column))
+            first = start // self.layout.page_tokens - int(self.first_page[slot])
+            for column in range(first, int(self.num_pages[slot])):
+                if self.pages.is_shared(int(self.page_table[slot, column])):
+                    pages.append((slot, column))
+        return blocks, pages
+
+    def _first_seen_page(self, positions: Int64Array) -> Int64Array:
+        """Number of the first page that the row at each position sees."""
+        first = np.maximum(positions - (self.layout.text.sliding_window - 1), 0)
+        return np.asarray(first // self.layout.page_tokens)
+
+
+def _one(cache: SequenceCache, length: int) -> tuple[Int64Array, Int64Array]:
+    return np.array([cache.slot]), np.array([length])
+
+
+def _extend(
+    slots: Int64Array,
+    counts: Int64Array,
+    allocator: BlockAllocator,
+    table: Int64Array,
+    used: Int64Array,
+) -> None:
+    for place in np.flatnonzero(counts):
+        slot, count = int(slots[place]), int(counts[place])
+        start = int(used[slot])
+        table[slot, start : start + count] = allocator.allocate(count)
+        used[slot] = start + count

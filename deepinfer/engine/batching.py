@@ -19,6 +19,7 @@ from deepinfer.backend import Batch, Contract, Table
 from deepinfer.cache import SequenceCache
 
 Int64Array = npt.NDArray[np.int64]
+Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,20 @@ class NgramHistory:
 
     def __init__(self, token_map: npt.NDArray[np.integer[Any]], order: int) -> None:
         self._map = token_map.astype(np.int64)
-        self._order = order
+        self._of_recent = np.append(self._map, -1)  # so that id -1 stays -1
+        self.order = order
+
+    def of_recent(self, recent: Int64Array) -> Int64Array:
+        """History of rows whose last tokens are known: raw ids [T, n], the newest first, or -1."""
+        return np.asarray(self._of_recent[recent])
 
     def rows(self, tokens: Int64Array, start: int, stop: int) -> Int64Array:
         """History of rows start..stop-1: [stop - start, n], -1 before the sequence."""
-        first = max(0, start - self._order + 1)
+        first = max(0, start - self.order + 1)
         known = self._map[tokens[first:stop]]
-        padded = np.concatenate([np.full(self._order - 1, -1, np.int64), known])
-        columns = np.arange(start - first, stop - first)[:, None] + self._order - 1
-        return np.asarray(padded[columns - np.arange(self._order)[None, :]])
+        padded = np.concatenate([np.full(self.order - 1, -1, np.int64), known])
+        columns = np.arange(start - first, stop - first)[:, None] + self.order - 1
+        return np.asarray(padded[columns - np.arange(self.order)[None, :]])
 
 
 def build_batch(

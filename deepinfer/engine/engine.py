@@ -1,14 +1,13 @@
 """`Engine`: a checkpoint on a backend, and the loop that turns prompts into tokens.
 
-One sequence runs at a time here: plan (reserve cache, build the batch), launch (the model), commit
-(free what no later row sees). Scheduling of many sequences comes with its own module.
+`generate` runs one request through an `EngineCore`; `extend`, `step` and `launch` run given rows of
+given sequences, for checks: reserve cache, build the batch, run the model, free what no later row
+sees.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,24 +20,24 @@ from torch import Tensor
 from deepinfer.backend import (
     Backend,
     Numerics,
-    Purpose,
-    SamplingParameters,
     accumulation_dtype,
 )
 from deepinfer.backend.registry import Selected, reference_for
 from deepinfer.backend.resolution import Operators, resolve
-from deepinfer.cache import CacheLayout, CacheManager, CachePools, SequenceCache
+from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.progress import progress_bar
-from deepinfer.engine.batching import Chunk, NgramHistory, build_batch
+from deepinfer.engine.batching import Chunk, NgramHistory, Prompt, build_batch
+from deepinfer.engine.core import EngineCore
 from deepinfer.engine.options import EngineOptions
+from deepinfer.engine.request import FinishReason
 from deepinfer.engine.sampling_params import SamplingParams
+from deepinfer.engine.scheduler import Limits
+from deepinfer.engine.stats import Stats
 from deepinfer.errors import RequestError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
-
-Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Generated(NamedTuple):
@@ -56,6 +55,13 @@ class Timing:
     prefill_seconds: float = 0.0
     decode_tokens: int = 0
     decode_seconds: float = 0.0
+
+    def add(self, stats: Stats) -> None:
+        """Add what an engine core has counted."""
+        self.prefill_tokens += stats.prefill_rows
+        self.prefill_seconds += stats.prefill_seconds
+        self.decode_tokens += stats.decode_rows
+        self.decode_seconds += stats.decode_seconds
 
     def rates(self) -> tuple[float, float]:
         """(prefill, decode) tokens per second; 0 where nothing ran."""
@@ -96,6 +102,8 @@ class Engine:
             num_blocks=options.max_num_seqs * layout.blocks_for(options.max_model_len),
             num_pages=options.max_num_seqs * layout.window_pages_for(rows),
             num_slots=options.max_num_seqs,
+            max_tokens=options.max_model_len,
+            max_rows=rows,
         )
         self.pools: CachePools = self.cache.pools(
             operators.device, accumulation_dtype(options.dtype)
@@ -176,31 +184,45 @@ class Engine:
         return tokens.astype(np.int64)
 
     def generate(self, prompt: Prompt, params: SamplingParams) -> Iterator[Generated]:
-        """Tokens of one request as they are drawn; the last one carries the finish reason."""
-        ids = self.validate(prompt)
-        length = len(ids)
-        tokens = np.empty(min(self.options.max_model_len, length + params.max_tokens), np.int64)
-        tokens[:length] = ids
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        cache = self.cache.open()
+        """Tokens of one request as they are drawn; the last one carries the finish reason.
+
+        OutOfBlocksError when memory is short although nothing else of this call runs;
+        RequestError when there is nothing to draw from; what a step raised otherwise.
+        """
+        if params.n != 1:
+            raise RequestError(f"n is {params.n} and this call gives one text; allowed: 1")
+        if params.wants_logprobs or params.prompt_logprobs:
+            raise RequestError(
+                "log-probabilities are asked for and this call returns tokens only; use "
+                "deepinfer.engine.core.EngineCore, or leave logprobs, top_logprobs and "
+                "prompt_logprobs out"
+            )
+        core = EngineCore(self, self.limits)
+        request = core.add(prompt, params)
+        sequence, sent = request.sequences[0], 0
         try:
-            started = time.perf_counter()
-            token = self.draw(self.extend(cache, tokens[:length]), params, seed, length)
-            self.timing.prefill_tokens += length
-            self.timing.prefill_seconds += time.perf_counter() - started
-            while True:
-                reason = self._finish_reason(token, length + 1 - len(ids), len(ids), params)
-                yield Generated(token, reason)
-                if reason:
-                    return
-                started = time.perf_counter()
-                tokens[length] = token
-                length += 1
-                token = self.draw(self.extend(cache, tokens[:length]), params, seed, length)
-                self.timing.decode_tokens += 1
-                self.timing.decode_seconds += time.perf_counter() - started
+            while sent < sequence.output_length or not sequence.finished:
+                if sent == sequence.output_length:
+                    core.step()
+                    continue
+                last = sequence.output_length == sent + 1
+                reason = sequence.finish_reason if last else ""
+                yield Generated(int(sequence.output[sent]), reason)
+                sent += 1
+            if sequence.exception is not None:
+                raise sequence.exception
+            if sequence.finish_reason == FinishReason.NO_RESOURCES:
+                raise OutOfBlocksError(sequence.error)
+            if sequence.error:
+                raise RequestError(sequence.error)
         finally:
-            self.cache.close(cache)
+            core.abort(request.request_id)
+            self.timing.add(core.stats)
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds of a step, from the options."""
+        return Limits(self.options.max_num_seqs, self.options.max_num_batched_tokens)
 
     def extend(
         self,
@@ -247,47 +269,18 @@ class Engine:
                     "committed tokens; rows follow what is committed"
                 )
             self.cache.reserve(chunk.cache, chunk.stop)
+        copies = self.cache.writable(
+            np.array([chunk.cache.slot for chunk in chunks]),
+            np.array([chunk.stop for chunk in chunks]),
+        )
+        if copies:
+            self.pools.copy(self.operators, copies)
         batch = build_batch(chunks, self.operators, self.history)
         if all_rows:
             rows = torch.arange(batch.num_rows, device=batch.token_ids.device)
         else:
             rows = batch.query_start[1:] - 1
         return self.backbone.forward(batch, self.pools, rows)
-
-    def draw(self, logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:
-        """Choose one token from logits [1, V] for absolute `position`."""
-        tensor = self.operators.tensor
-        parameters = SamplingParameters(
-            temperature=tensor([params.temperature], torch.float32),
-            top_p=tensor([params.top_p], torch.float32),
-            top_k=tensor([max(params.top_k, 0)], torch.int64),
-            min_p=tensor([params.min_p], torch.float32),
-        )
-        logprobs = self.operators.process(logits, parameters)
-        bits = int(seed) & (2**64 - 1)
-        signed = bits - 2**64 if bits >= 2**63 else bits
-        drawn = self.operators.sample(
-            logprobs,
-            tensor([signed], torch.int64),
-            tensor([position], torch.int64),
-            Purpose.SAMPLE,
-        )
-        token = int(drawn[0])
-        if token < 0:
-            raise RequestError(
-                "the model returned NaN, +inf or no finite logit for this request; check the "
-                "checkpoint, or use compute fp32 to find where it starts"
-            )
-        return token
-
-    def _finish_reason(
-        self, token: int, count: int, prompt_length: int, params: SamplingParams
-    ) -> str:
-        if token == self.config.eos_token_id and not params.ignore_eos:
-            return "stop"
-        if count >= params.max_tokens or prompt_length + count >= self.options.max_model_len:
-            return "length"
-        return ""
 
 
 def _integers(prompt: Prompt) -> npt.NDArray[Any]:

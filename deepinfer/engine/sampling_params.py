@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,8 +16,20 @@ class SamplingParams:
     """Sampling options of one request; names and ranges are the vendor engine's where it has them.
 
     temperature: 0 takes the most probable token, else logits are divided by it. top_p in (0, 1].
-    top_k: -1 for no limit. min_p in [0, 1). max_tokens: output length cap, at least 1. seed: 64
-    bits, None draws one. ignore_eos: do not stop at the end-of-sentence token.
+    top_k: -1 for no limit. min_p in [0, 1). max_tokens: output length cap, at least 1. min_tokens:
+    output tokens before which nothing may stop the sequence. seed: 64 bits, None draws one; sample
+    i of n uses seed + i. n: samples per prompt, which is computed once.
+
+    ignore_eos: do not stop at the end-of-sentence token. stop: strings that end the text;
+    include_stop keeps them in it. stop_token_ids: further ids that end it.
+
+    frequency_penalty and presence_penalty in [-2, 2] are taken from the logits of generated tokens,
+    per occurrence and once; repetition_penalty above 0 divides positive and multiplies negative
+    logits of tokens of prompt and output. logit_bias: added per id. allowed_token_ids: nothing else
+    is drawn. banned_token_ids: never drawn.
+
+    logprobs: return log-probabilities of output tokens, raw and processed. top_logprobs: and of
+    that many best tokens, 0 to 1000. prompt_logprobs: and of the prompt's tokens.
     """
 
     temperature: float = 1.0
@@ -27,8 +39,23 @@ class SamplingParams:
     max_tokens: int = 16
     seed: int | None = None
     ignore_eos: bool = False
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    banned_token_ids: tuple[int, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
+        self._normalise()
         _number("temperature", self.temperature, lambda value: value >= 0, "at least 0")
         _number("top_p", self.top_p, lambda value: 0 < value <= 1, "in (0, 1]")
         _number("min_p", self.min_p, lambda value: 0 <= value < 1, "in [0, 1)")
@@ -42,6 +69,75 @@ class SamplingParams:
             _integer("seed", self.seed)
             if not -(2**63) <= self.seed < 2**64:
                 raise RequestError(f"seed is {self.seed}; allowed: -2^63 to 2^64 - 1")
+        self._check_rest()
+
+    def _normalise(self) -> None:
+        """Lists become tuples, a single stop string a tuple of one."""
+        given: object = self.stop
+        stop = (given,) if isinstance(given, str) else given
+        if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
+            raise RequestError(f"stop is {self.stop!r}; allowed: a non-empty string or a list")
+        object.__setattr__(self, "stop", tuple(stop))
+        for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids"):
+            ids = getattr(self, name)
+            if ids is None and name == "allowed_token_ids":
+                continue
+            if not isinstance(ids, list | tuple):
+                raise RequestError(f"{name} is {ids!r}; allowed: a list of token ids")
+            for token in ids:
+                _integer(name, token)
+            object.__setattr__(self, name, tuple(int(token) for token in ids))
+        if self.allowed_token_ids == ():
+            raise RequestError("allowed_token_ids is empty; name at least one id, or pass None")
+        if not isinstance(self.logit_bias, dict):
+            raise RequestError(f"logit_bias is {self.logit_bias!r}; allowed: a dict of id to bias")
+        for token, bias in self.logit_bias.items():
+            _integer("logit_bias id", token)
+            _number("logit_bias", bias, lambda value: True, "per id")
+
+    def _check_rest(self) -> None:
+        for name, low, high in (
+            ("n", 1, 1024),
+            ("min_tokens", 0, self.max_tokens),
+            ("top_logprobs", 0, 1000),
+        ):
+            value = getattr(self, name)
+            _integer(name, value)
+            if not low <= value <= high:
+                raise RequestError(f"{name} is {value}; allowed: {low} to {high}")
+        for name in ("frequency_penalty", "presence_penalty"):
+            _number(name, getattr(self, name), lambda v: -2 <= v <= 2, "in [-2, 2]")
+        _number("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
+        for name in ("ignore_eos", "include_stop", "logprobs", "prompt_logprobs"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {getattr(self, name)!r}; allowed: True or False")
+
+    def check_vocabulary(self, size: int) -> None:
+        """RequestError when an id is outside a vocabulary of `size`."""
+        for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"):
+            for token in getattr(self, name) or ():
+                if not 0 <= token < size:
+                    raise RequestError(f"{name} names id {token}; allowed: 0 to {size - 1}")
+        if self.top_logprobs > size:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}; the vocabulary has {size}")
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Are log-probabilities of output tokens asked for?"""
+        return self.logprobs or self.top_logprobs > 0
+
+    @property
+    def changes_logits(self) -> bool:
+        """Does anything but temperature and the filters change the distribution?"""
+        return bool(
+            self.min_tokens
+            or self.frequency_penalty
+            or self.presence_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.allowed_token_ids is not None
+            or self.banned_token_ids
+        )
 
 
 def _number(name: str, value: Any, allowed: Callable[[Any], bool], rule: str) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, Contract, Plan
-from deepinfer.cache import SequenceCache
 from deepinfer.engine import Chunk, NgramHistory, build_batch
 from deepinfer_reference.backend import ReferenceBackend
 
-FIRST = Chunk(
-    np.arange(100, 109), 6, 9, SequenceCache(slot=4, blocks=[7], pages=[3, 9], first_page=1)
-)
-SECOND = Chunk(np.arange(200, 240), 33, 34, SequenceCache(2, [5, 1, 8], [6, 2, 4], 6, 33))
-THIRD = Chunk(np.arange(300, 302), 0, 2, SequenceCache(slot=1, blocks=[2], pages=[1]))
+
+def cache(
+    slot: int, blocks: list[int], pages: list[int], first_page: int = 0, length: int = 0
+) -> SimpleNamespace:
+    return SimpleNamespace(
+        slot=slot, blocks=blocks, pages=pages, first_page=first_page, length=length
+    )
+
+
+FIRST = Chunk(np.arange(100, 109), 6, 9, cache(4, [7], [3, 9], 1))
+SECOND = Chunk(np.arange(200, 240), 33, 34, cache(2, [5, 1, 8], [6, 2, 4], 6, 33))
+THIRD = Chunk(np.arange(300, 302), 0, 2, cache(1, [2], [1]))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,7 @@ def test_without_engram_there_is_no_history(operators: Contract) -> None:
 
 
 def test_a_model_without_blocks_has_a_table_all_the_same(operators: Contract) -> None:
-    chunk = Chunk(np.arange(3), 0, 3, SequenceCache(slot=1, pages=[1]))
+    chunk = Chunk(np.arange(3), 0, 3, cache(1, [], [1]))
     assert build_batch([chunk], operators, None).context.blocks.tolist() == [[0]]
 
 
@@ -89,7 +97,7 @@ def test_no_chunks(operators: Contract) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(2, 2), (3, 2), (-1, 2), (2, 6)])
 def test_chunks_outside_their_tokens(start: int, stop: int, operators: Contract) -> None:
-    chunk = Chunk(np.arange(5), start, stop, SequenceCache(1))
+    chunk = Chunk(np.arange(5), start, stop, cache(1, [], []))
     with pytest.raises(ValueError, match=rf"chunk {start}\.\.{stop} of a sequence of 5 tokens"):
         build_batch([chunk], operators, None)
 

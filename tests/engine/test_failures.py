@@ -69,23 +69,35 @@ def test_logits_that_are_no_numbers_fail_the_request_alone(
     assert again == text
 
 
+def with_logits(engine: Engine, change: Any, params: SamplingParams) -> list[Generated]:
+    """A request to whose logits [n, V] `change` is applied in place."""
+    with pytest.MonkeyPatch.context() as patch:
+        forward = engine.backbone.forward
+
+        def changed(*arguments: Any) -> Any:
+            logits = forward(*arguments)
+            change(logits)
+            return logits
+
+        patch.setattr(engine.backbone, "forward", changed)
+        return list(engine.generate(random_tokens(engine, 5), params))
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_one_logit_that_is_no_number_fails_a_draw(
     value: str, temperature: float, small_engine: Engine
 ) -> None:
-    logits = torch.zeros(1, small_engine.config.text.vocab_size)
-    params = SamplingParams(temperature=temperature)
-    assert small_engine.draw(logits, params, 0, 1) >= 0
-    logits[0, 7] = float(value)
+    params = SamplingParams(temperature=temperature, max_tokens=1)
+    got = with_logits(small_engine, lambda logits: logits.zero_(), params)
+    assert got[0].token_id >= 0
     with pytest.raises(RequestError, match="the model returned NaN"):
-        small_engine.draw(logits, params, 0, 1)
+        with_logits(small_engine, lambda logits: logits[:, 7].fill_(float(value)), params)
 
 
 def test_a_row_without_a_finite_logit_fails(small_engine: Engine) -> None:
-    logits = torch.full((1, small_engine.config.text.vocab_size), float("-inf"))
     with pytest.raises(RequestError, match="no finite logit"):
-        small_engine.draw(logits, GREEDY, 0, 1)
+        with_logits(small_engine, lambda logits: logits.fill_(float("-inf")), GREEDY)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +144,7 @@ def test_running_out_of_pages_is_an_error_of_the_request(small_engine: Engine) -
     with sequence(small_engine) as cache:
         small_engine.step([Chunk(prompt, 0, 16, cache)])
         taken = manager.pages.allocate(manager.pages.num_free - 1)
-        with pytest.raises(OutOfBlocksError, match="5 more window pages; free: .* and 1"):
+        with pytest.raises(OutOfBlocksError, match="no memory for 19 tokens: .*, 1 and .* free"):
             list(small_engine.generate(prompt, GREEDY))
         assert manager.slots.num_used == 1
         got = small_engine.step([Chunk(prompt, 16, 19, cache)], all_rows=True)
@@ -144,7 +156,7 @@ def test_more_requests_than_slots(small_engine: Engine) -> None:
     manager = small_engine.cache
     taken = manager.slots.allocate(manager.slots.num_free)
     try:
-        with pytest.raises(OutOfBlocksError, match="sequence slots"):
+        with pytest.raises(OutOfBlocksError, match="sequence slots, of which .* and 0 are free"):
             list(small_engine.generate(random_tokens(small_engine, 3), GREEDY))
     finally:
         manager.slots.free(taken)

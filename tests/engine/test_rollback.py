@@ -164,7 +164,7 @@ def test_taking_back_what_is_committed_is_refused(engine: Engine) -> None:
             engine.cache.commit(cache, 31)
         with pytest.raises(ValueError, match="starts at 28 and its sequence has 32"):
             engine.launch([Chunk(tokens, 28, 34, cache)])
-        cache.length = 28
+        engine.cache.length[cache.slot] = 28
         with pytest.raises(ValueError, match=r"position 28 sees page 5, but pages before 6"):
             engine.launch([Chunk(tokens, 28, 34, cache)])
 

@@ -71,8 +71,10 @@ def run(numerics: Numerics, dtype: str) -> tuple[list[CallSpec], Seen]:
         tokens = np.arange(3, 3 + 2 * LENGTH, 2)
         caches = [engine.cache.open() for _ in range(SEQUENCES)]
         engine.step([Chunk(tokens, 0, 20, caches[0]), Chunk(tokens, 0, 13, caches[1])])
-        logits = engine.step([Chunk(tokens, 20, 21, caches[0])])
-        engine.draw(logits, SamplingParams(temperature=1.0), 0, 21)
+        engine.step([Chunk(tokens, 20, 21, caches[0])])
+        for cache in caches:
+            engine.cache.close(cache)
+        list(engine.generate(tokens[:9], SamplingParams(max_tokens=1)))
     return calls, seen
 
 

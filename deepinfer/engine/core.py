@@ -1,0 +1,295 @@
+"""`EngineCore`: many requests on one model, one step at a time: plan, launch, commit.
+
+Single-threaded: whoever owns it calls `add`, `abort` and `step`. One step is never in flight while
+another is planned (asynchronous scheduling is not built yet).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deepinfer.engine.batching import Prompt
+from deepinfer.engine.columns import TokenColumns
+from deepinfer.engine.logit_rows import LogitRows
+from deepinfer.engine.request import FinishReason, Request, Sequence, Status
+from deepinfer.engine.sampler import Sampler, nothing_to_draw
+from deepinfer.engine.sampling_params import SamplingParams
+from deepinfer.engine.scheduler import Limits, Plan, Scheduler
+from deepinfer.engine.stats import Stats
+from deepinfer.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepinfer.engine.engine import Engine
+
+Int64Array = npt.NDArray[np.int64]
+_log = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Scheduler, runner and sampler around one model.
+
+    A step that raises ends the requests that ran in it with that error and takes their memory
+    back; waiting requests and later ones are served as if nothing had happened.
+    """
+
+    def __init__(self, runner: Engine, limits: Limits, blacklist: tuple[int, ...] = ()) -> None:
+        self.runner = runner
+        self.limits = limits
+        self.scheduler = Scheduler(runner.cache, limits)
+        slots = len(runner.cache.length)
+        self.sampler = Sampler(runner.operators, slots, runner.config.eos_token_id, blacklist)
+        self.columns = TokenColumns(slots, runner.history)
+        self.scheduler.on_enter = self._enter
+        self.stats = Stats(runner.cache, limits)
+        self._requests: dict[str, Request] = {}
+        self._numbers = itertools.count()
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        on_token: Callable[[Sequence], None] | None = None,
+    ) -> Request:
+        """Queue a request. RequestError when it is wrong or can never fit, with the numbers."""
+        tokens = self.runner.validate(prompt)
+        if params.stop:
+            raise RequestError(
+                f"stop is {list(params.stop)}: stop strings come with the text interface, which is "
+                "not built yet; use stop_token_ids"
+            )
+        params.check_vocabulary(self.runner.config.text.vocab_size)
+        self._check_fit(len(tokens), params)
+        number = next(self._numbers)
+        request_id = request_id or f"request-{number}"
+        if request_id in self._requests:
+            raise RequestError(f"request id {request_id!r} is in use; give each request its own")
+        request = Request(request_id, number, tokens, params, time.monotonic(), on_token=on_token)
+        seed = secrets.randbits(64) if params.seed is None else int(params.seed)
+        for index in range(params.n):
+            room = np.zeros(len(tokens) + min(params.max_tokens, 64), np.int64)
+            room[: len(tokens)] = tokens
+            own = (seed + index) & (2**64 - 1)
+            request.sequences.append(Sequence(request, index, own, room, len(tokens), len(tokens)))
+            if index:
+                request.sequences[-1].status = Status.PLANNED
+        self._requests[request_id] = request
+        self.scheduler.add(request.sequences[0])
+        return request
+
+    def abort(self, request_id: str) -> bool:
+        """End a request at once with what it has; False when there is no such request."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._finish([s for s in request.sequences if not s.finished], FinishReason.ABORT)
+        return True
+
+    @property
+    def has_work(self) -> bool:
+        """Is any request unfinished?"""
+        return bool(self._requests)
+
+    def step(self) -> list[Request]:
+        """Run one step; the requests that finished in it (also by preemption or error)."""
+        started = time.perf_counter()
+        plan = self.scheduler.schedule()
+        without_memory = self.scheduler.take_ended()
+        ended = self._retire(without_memory)
+        if plan is None:
+            assert without_memory or not self.has_work, "a step without effect while requests wait"
+            return ended
+        try:
+            return ended + self._run(plan, started)
+        except BaseException as error:
+            failed = self._fail_running(error)
+            if not isinstance(error, Exception):  # an interrupt is not the requests' error alone
+                raise
+            _log.error("a step failed, and %d requests with it", len(failed), exc_info=error)
+            return ended + failed
+
+    def _run(self, plan: Plan, started: float) -> list[Request]:
+        """Launch and commit a planned step; the requests that finished in it."""
+        batch = self.columns.plan_batch(plan, self.runner.cache, self.runner.operators)
+        planned = time.perf_counter()
+        if plan.copies:
+            self.runner.pools.copy(self.runner.operators, plan.copies)
+        needed = LogitRows.of(plan)
+        rows = self.runner.operators.tensor(needed.rows, torch.int64)
+        logits = self.runner.backbone.forward(batch, self.runner.pools, rows)
+        ids = self._sample(plan, needed, logits)
+        launched = time.perf_counter()
+        finished = self._commit(plan, ids)
+        self.stats.stepped(plan, started, planned, launched, time.perf_counter())
+        return finished
+
+    def _fail_running(self, error: BaseException) -> list[Request]:
+        """End every running request: nothing of a step that raised is kept."""
+        requests = {
+            sequence.request.number: sequence.request for sequence in self.scheduler.running
+        }
+        sequences = [s for request in requests.values() for s in request.sequences]
+        for sequence in sequences:
+            if not sequence.finished:
+                _spoil(sequence, error)
+        return self._retire(sequences)
+
+    def _enter(self, sequence: Sequence) -> None:
+        self.sampler.enter(sequence)
+        self.columns.enter(sequence)
+
+    def _check_fit(self, length: int, params: SamplingParams) -> None:
+        cache, limits = self.runner.cache, self.limits
+        most = self.scheduler.most_rows
+        if not limits.chunked_prefill and length > most:
+            reason = (
+                f"max_num_batched_tokens is {most}"
+                if most == limits.max_num_batched_tokens
+                else f"the {cache.pages.capacity} window pages hold a step of {most} rows"
+            )
+            raise RequestError(
+                f"the prompt has {length} tokens, {reason} and chunked_prefill is off; switch it "
+                "on, shorten the prompt or raise that limit"
+            )
+        if length > limits.max_sum_length:
+            raise RequestError(
+                f"the prompt has {length} tokens and DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K allows "
+                f"{limits.max_sum_length} in one step; shorten the prompt or raise the variable"
+            )
+        blocks, held = cache.layout.blocks_for(length + 1), cache.blocks.capacity
+        if blocks > held:
+            raise RequestError(
+                f"the prompt has {length} tokens, which with one output token need {blocks} cache "
+                f"blocks of {cache.layout.block_tokens} tokens; the engine has {held}. Shorten "
+                "the prompt or raise num_blocks"
+            )
+        if params.n > limits.max_num_seqs:
+            raise RequestError(
+                f"n is {params.n} and max_num_seqs is {limits.max_num_seqs}; ask for fewer samples"
+            )
+
+    def _sample(self, plan: Plan, needed: LogitRows, logits: torch.Tensor) -> Int64Array:
+        """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
+        for part in needed.prompts:
+            count = part.last - part.first
+            raw = self.sampler.raw_logprobs(logits[part.place : part.place + count])
+            request, tokens = part.sequence.request, part.sequence.tokens
+            request.prompt_logprobs += [
+                self.sampler.describe(row, int(token), request.params.top_logprobs)
+                for row, token in zip(raw, tokens[part.first + 1 : part.last + 1], strict=True)
+            ]
+        if not len(needed.samples):
+            return np.zeros(0, np.int64)
+        if needed.prompts:
+            logits = logits[self.runner.operators.tensor(needed.samples, torch.int64)]
+        rows = plan.drawing
+        drawn = self.sampler.draw(logits, plan.slots[plan.samples], rows)
+        for sequence, logprobs in zip(rows, drawn.logprobs, strict=True):
+            if logprobs is not None:
+                sequence.logprobs.append(logprobs)
+        return drawn.ids
+
+    def _commit(self, plan: Plan, ids: Int64Array) -> list[Request]:
+        self._fork_siblings(plan)
+        self.runner.cache.commit_rows(plan.slots, plan.stops)
+        drawing = plan.drawing
+        self.scheduler.advanced(plan.slots[plan.samples])
+        self.columns.advanced(plan.slots[plan.samples], ids)
+        now = time.monotonic()
+        pairs = zip(drawing, ids.tolist(), strict=True)
+        return self._retire([s for s, token in pairs if self._take(s, token, now)])
+
+    def _take(self, sequence: Sequence, token: int, now: float) -> bool:
+        """Give a sequence its token; has that finished it?"""
+        if sequence.finished:
+            return False  # another sequence's callback has aborted it
+        if token < 0:
+            sequence.error = nothing_to_draw(sequence.request.params)
+            sequence.finish(FinishReason.ERROR)
+            return True
+        sequence.append(token)
+        if sequence.output_length == 1:
+            sequence.first_token_at = now
+        self._end_by_token(sequence, token)
+        self._report(sequence)
+        return sequence.finished
+
+    def _end_by_token(self, sequence: Sequence, token: int) -> None:
+        params = sequence.request.params
+        if token == self.runner.config.eos_token_id and not params.ignore_eos:
+            sequence.finish(FinishReason.STOP)
+        elif params.stop_token_ids and token in params.stop_token_ids:
+            sequence.finish(FinishReason.STOP, token)
+        elif (
+            sequence.output_length >= params.max_tokens
+            or sequence.known >= self.runner.options.max_model_len
+        ):
+            sequence.finish(FinishReason.LENGTH)
+
+    def _report(self, sequence: Sequence) -> None:
+        """Call the request's callback; what it raises ends this sequence alone."""
+        if sequence.request.on_token is None:
+            return
+        try:
+            sequence.request.on_token(sequence)
+        except Exception as error:
+            _spoil(sequence, error)
+
+    def _fork_siblings(self, plan: Plan) -> None:
+        """Where a prompt is complete, its other samples share its cache up to the last token.
+
+        They compute that token's row again, which gives the logits of their own first draw. A
+        sample without a free place waits like a new request.
+        """
+        for sequence, stop in zip(plan.sequences, plan.stops.tolist(), strict=True):
+            if sequence.request.params.n == 1 or stop != sequence.prompt_length:
+                continue
+            siblings = [s for s in sequence.request.sequences if s.status is Status.PLANNED]
+            if not siblings:
+                continue
+            assert sequence.cache is not None
+            self.runner.cache.commit(sequence.cache, stop - 1)
+            for sibling in siblings:
+                if self.scheduler.can_enter():
+                    sibling.cache = self.runner.cache.fork(sequence.cache)
+                    self.scheduler.enter(sibling)
+                else:
+                    self.scheduler.add(sibling)
+
+    def _finish(self, sequences: list[Sequence], reason: str) -> list[Request]:
+        for sequence in sequences:
+            sequence.finish(reason)
+        return self._retire(sequences)
+
+    def _retire(self, done: list[Sequence]) -> list[Request]:
+        """Release finished sequences; the requests that are complete with them."""
+        if not done:
+            return []
+        self.scheduler.release(done)
+        complete: list[Request] = []
+        for sequence in done:
+            request = sequence.request
+            for sibling in request.sequences:  # samples that were to share this one's prompt
+                if sibling.status is Status.PLANNED:
+                    sibling.error, sibling.exception = sequence.error, sequence.exception
+                    sibling.finish(sequence.finish_reason)
+            if request.finished and self._requests.pop(request.request_id, None) is not None:
+                complete.append(request)
+                self.stats.finished(request)
+        return complete
+
+
+def _spoil(sequence: Sequence, error: BaseException) -> None:
+    """End a sequence with what was raised."""
+    sequence.exception = error
+    sequence.error = f"{type(error).__name__}: {error}"
+    sequence.finish(FinishReason.ERROR)

@@ -1,0 +1,296 @@
+"""`Scheduler`: which rows of which sequences make the next step.
+
+Continuous batching: every running sequence gives its next row (or the next chunk of its prompt), in
+order of arrival, then waiting ones are admitted while tokens, slots and memory last. When memory is
+short the latest arrival is preempted: its memory is taken back and it is computed again later from
+its prompt and what it had generated. The earliest arrival is preempted only when it is alone and
+still does not fit, which ends it, so every step makes progress.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from deepinfer.cache import CacheManager
+from deepinfer.cache.copies import Copies
+from deepinfer.engine.request import FinishReason, Status
+from deepinfer.engine.request import Sequence as Running
+from deepinfer.errors import UsageError
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass
+class Plan:
+    """The rows of one step: for sequence i rows starts[i]..stops[i]-1. Copies come first.
+
+    samples [n] bool: the sequence's last row is the last known token, so its logits give the next.
+    """
+
+    sequences: list[Running]
+    slots: Int64Array
+    starts: Int64Array
+    stops: Int64Array
+    samples: npt.NDArray[np.bool_]
+    copies: Copies
+
+    @property
+    def drawing(self) -> list[Running]:
+        """The sequences that draw a token."""
+        if self.samples.all():
+            return self.sequences
+        return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step."""
+        return int((self.stops - self.starts).sum())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a step and rules of admission.
+
+    max_num_seqs: running sequences. max_num_batched_tokens: rows of a step. chunked_prefill False
+    computes every prompt in one step; a preempted sequence that has outgrown a step is recomputed
+    in chunks all the same. stop_preempted_request: end a preempted sequence instead.
+    max_sum_length: known tokens of all sequences beyond which none is admitted.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked_prefill: bool = True
+    stop_preempted_request: bool = False
+    max_sum_length: int = 2**30
+
+
+@dataclass
+class Scheduler:
+    """Queues of sequences. `waiting` and `running` are in order of arrival.
+
+    on_enter is called with every sequence that starts to run, its cache open.
+    """
+
+    cache: CacheManager
+    limits: Limits
+    waiting: list[Running] = field(default_factory=list)
+    running: list[Running] = field(default_factory=list)
+    num_preempted: int = 0
+    on_enter: Callable[[Running], None] = lambda sequence: None
+
+    def __post_init__(self) -> None:
+        layout, capacity = self.cache.layout, self.cache.pages.capacity
+        if layout.window_pages_for(1) > capacity:
+            raise UsageError(
+                f"one row needs {layout.window_pages_for(1)} window pages and the engine has "
+                f"{capacity}; use a larger pool of pages"
+            )
+        # Rows of one sequence for which its pages suffice when it is alone.
+        fitting = (
+            (capacity - 1) * layout.page_tokens - layout.text.sliding_window - layout.backtrack
+        )
+        self._most_rows = min(self.limits.max_num_batched_tokens, fitting)
+        self._slots: Int64Array = np.zeros(0, np.int64)
+        self._known: Int64Array = np.zeros(len(self.cache.length), np.int64)
+        self._rows: Int64Array = np.zeros(len(self.cache.length), np.int64)
+        self._changed = True
+        self._ended: list[Running] = []
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that one sequence may have in a step: by the limit and by the pool of pages."""
+        return self._most_rows
+
+    @property
+    def has_work(self) -> bool:
+        """Is any sequence waiting or running?"""
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Running) -> None:
+        """Queue a sequence behind all earlier arrivals."""
+        sequence.status = Status.WAITING
+        insort(self.waiting, sequence, key=_arrival)
+
+    def can_enter(self) -> bool:
+        """Is there a place and a slot for one more running sequence?"""
+        return len(self.running) < self.limits.max_num_seqs and self.cache.slots.can_allocate(1)
+
+    def enter(self, sequence: Running) -> None:
+        """Take a sequence that has its cache into `running`."""
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=_arrival)
+        self._known[_slot(sequence)] = sequence.known
+        self._rows[_slot(sequence)] = 0
+        self._changed = True
+        self.on_enter(sequence)
+
+    def take_ended(self) -> list[Running]:
+        """Sequences that were ended because no memory is left for them even alone."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def advanced(self, slots: Int64Array) -> None:
+        """The sequences in these slots got one token each."""
+        self._known[slots] += 1
+
+    def schedule(self) -> Plan | None:
+        """The next step, with its memory reserved; None when nothing runs.
+
+        When nothing runs although something waits, the first that waits has been ended:
+        `take_ended` has it.
+        """
+        preempted = self.num_preempted
+        self._share_rows()
+        copies = self._make_room()
+        if self.num_preempted == preempted:  # else it would come back at once, to be taken again
+            self._admit(self.limits.max_num_batched_tokens - self._planned_rows())
+        slots = self._running_slots()
+        rows = self._rows[slots]
+        chosen = np.flatnonzero(rows)
+        if not len(chosen):
+            assert not self.running, "running sequences without a row: no step would end this"
+            if self.waiting and not self._ended:
+                self._end(self.waiting.pop(0))
+            return None
+        slots, rows = slots[chosen], rows[chosen]
+        starts = self.cache.length[slots]
+        stops = starts + rows
+        sequences = (
+            list(self.running)
+            if len(chosen) == len(self.running)
+            else [self.running[place] for place in chosen]
+        )
+        return Plan(sequences, slots, starts, stops, stops == self._known[slots], copies)
+
+    def release(self, sequences: Iterable[Running]) -> None:
+        """Take back the memory of finished sequences, wherever they are queued."""
+        queued = False
+        for sequence in sequences:
+            if sequence.cache is None:
+                queued = True
+                continue
+            self.cache.close(sequence.cache)
+            sequence.cache = None
+            self._changed = True
+        if self._changed:
+            self.running = [s for s in self.running if s.status is Status.RUNNING]
+        if queued:
+            self.waiting = [s for s in self.waiting if s.status is Status.WAITING]
+
+    def _running_slots(self) -> Int64Array:
+        if self._changed:
+            self._slots = np.array([_slot(s) for s in self.running], np.int64)
+            self._changed = False
+        return self._slots
+
+    def _planned_rows(self) -> int:
+        return int(self._rows[self._running_slots()].sum())
+
+    def _share_rows(self) -> None:
+        """Rows of each running sequence within the token budget, earliest arrival first."""
+        slots = self._running_slots()
+        missing = self._known[slots] - self.cache.length[slots]
+        wanted = np.minimum(missing, self._most_rows)
+        before = np.cumsum(wanted) - wanted
+        rows = np.clip(self.limits.max_num_batched_tokens - before, 0, wanted)
+        if not self.limits.chunked_prefill:
+            rows[rows < wanted] = 0
+        self._rows[slots] = rows
+
+    def _make_room(self) -> Copies:
+        """Reserve memory for the rows, preempting the latest arrivals as long as it is short.
+
+        Returns the copies that give their sequences blocks of their own where they write.
+        """
+        while True:
+            slots = self._running_slots()
+            active = slots[self._rows[slots] > 0]
+            stops = self.cache.length[active] + self._rows[active]
+            if self.cache.can_reserve_rows(active, stops):
+                self.cache.reserve_rows(active, stops)
+                return self.cache.writable(active, stops)
+            self._preempt()
+
+    def _preempt(self) -> None:
+        """Take the latest arrival's memory back; it waits, or ends where that cannot help."""
+        alone = len(self.running) == 1
+        sequence = self.running.pop()
+        assert sequence.cache is not None
+        self.num_preempted += 1
+        sequence.preemptions += 1
+        if alone or self.limits.stop_preempted_request:
+            self._end(sequence)
+        self.cache.close(sequence.cache)
+        sequence.cache = None
+        self._changed = True
+        if sequence.status is not Status.FINISHED:
+            self.add(sequence)
+
+    def _end(self, sequence: Running) -> None:
+        """Finish a sequence for which there is no memory."""
+        blocks, pages, slots = self.cache.blocks, self.cache.pages, self.cache.slots
+        need = self.cache.layout.blocks_for(sequence.known)
+        page_need = self.cache.layout.window_pages_for(1)
+        sequence.error = (
+            f"no memory for {sequence.known} tokens: they need {need} context blocks, from "
+            f"{page_need} window pages up and a slot; the engine has {blocks.capacity} blocks, "
+            f"{pages.capacity} window pages and {slots.capacity} sequence slots, of which "
+            f"{blocks.num_free}, {pages.num_free} and {slots.num_free} are free. Send fewer or "
+            "shorter requests, or raise num_blocks"
+        )
+        sequence.finish(FinishReason.NO_RESOURCES)
+        self._ended.append(sequence)
+
+    def _admit(self, budget: int) -> None:
+        """Admit waiting sequences in order of arrival; the first that does not fit stops the loop,
+        so that none is overtaken."""
+        if not self.waiting or budget < 1:
+            return
+        slots = self._running_slots()
+        total = int(self._known[slots].sum())
+        promised = int(self.cache.needed_rows(slots, self._known[slots])[0])
+        admitted = 0
+        for sequence in self.waiting:
+            rows = min(sequence.known, self._most_rows)
+            if rows > budget and not self.limits.chunked_prefill:
+                break
+            rows = min(rows, budget)
+            total += sequence.known
+            if self.running and total > self.limits.max_sum_length:
+                break
+            blocks = self.cache.layout.blocks_for(sequence.known)
+            if not self.cache.blocks.can_allocate(promised + blocks):
+                break
+            if not (self.can_enter() and self._open(sequence, rows)):
+                break
+            promised += blocks - self.cache.layout.blocks_for(rows)
+            budget -= rows
+            admitted += 1
+            if budget < 1:
+                break
+        del self.waiting[:admitted]
+
+    def _open(self, sequence: Running, rows: int) -> bool:
+        cache = self.cache.open()
+        if not self.cache.can_reserve(cache, rows):
+            self.cache.close(cache)
+            return False
+        self.cache.reserve(cache, rows)
+        sequence.cache = cache
+        self.enter(sequence)
+        self._rows[cache.slot] = rows
+        return True
+
+
+def _slot(sequence: Running) -> int:
+    assert sequence.cache is not None
+    return sequence.cache.slot
+
+
+def _arrival(sequence: Running) -> tuple[int, int]:
+    return sequence.request.number, sequence.index
