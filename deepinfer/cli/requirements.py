@@ -7,17 +7,16 @@ from deepinfer.backend.registry import Selected, reference_for
 from deepinfer.backend.resolution import FALLBACK, Operators, resolve
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.inspect import Section
-from deepinfer.engine import EngineOptions
+from deepinfer.engine import EngineOptions, call_limits
 from deepinfer.errors import BackendError
 from deepinfer.model import model_calls
-from deepinfer.model.calls import CallLimits
 
 
 def checkpoint_calls(
     checkpoint: Checkpoint, options: EngineOptions, numerics: Numerics
 ) -> list[CallSpec]:
     """The operator calls of the checkpoint's text model under the engine options."""
-    limits = CallLimits(options.max_num_batched_tokens, options.max_num_seqs, options.max_model_len)
+    limits = call_limits(options, checkpoint.config)
     return model_calls(checkpoint.config, numerics, options.compute, limits)
 
 

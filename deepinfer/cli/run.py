@@ -8,7 +8,7 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,13 +69,13 @@ def run(
         typer.Option(
             "--max_model_len",
             "--max-model-len",
-            help="Tokens per sequence; default: 4096, or fewer where the model has fewer.",
+            help="Tokens per sequence; default: the model's limit, or what the memory holds.",
         ),
     ] = None,
     max_num_batched_tokens: Annotated[
-        int,
+        int | None,
         typer.Option("--max_num_batched_tokens", "--max-num-batched-tokens", help="Rows per step."),
-    ] = 512,
+    ] = None,
     json: Json = False,
 ) -> None:
     """Answer prompts from arguments, a file or stdin; without any, a default prompt."""
@@ -94,7 +94,7 @@ def run(
     options = EngineOptions(
         numerics=numerics,
         compute=compute,
-        max_model_len=EngineOptions.max_model_len if max_model_len is None else max_model_len,
+        max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         expert_parallel_size=ep,
     )
@@ -108,7 +108,6 @@ def run(
     if path is None:
         path = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
     with Checkpoint.open(path, revision=revision) as checkpoint:
-        options = _within(checkpoint, options, asked=max_model_len is not None)
         _note(f"checkpoint {checkpoint.directory}")
         _note(str(checkpoint.plan))
         engine = Engine.load(
@@ -123,28 +122,13 @@ def run(
             f"numerics {engine.numerics.value}, compute {compute}; operators: "
             f"{engine.operators.summary()}"
         )
+        _note(str(engine.sizes))
         if is_random(checkpoint.directory):
             _note("this checkpoint has random weights: the text below is meaningless")
         job = _Job(engine, params, chat, json)
         failed = sum(not job.answer(place, text) for place, text in enumerate(texts))
         job.summarise()
     raise typer.Exit(1 if failed else 0)
-
-
-def _within(checkpoint: Checkpoint, options: EngineOptions, asked: bool) -> EngineOptions:
-    """The options with a max_model_len that the checkpoint has positions for.
-
-    Errors: UsageError where a longer one was `asked` for.
-    """
-    limit = checkpoint.config.text.max_position_embeddings
-    if options.max_model_len <= limit:
-        return options
-    if asked:
-        raise UsageError(
-            f"max_model_len is {options.max_model_len}; allowed: 1 to {limit} "
-            "(max_position_embeddings of this checkpoint)"
-        )
-    return replace(options, max_model_len=limit)
 
 
 def _note(text: str) -> None:

@@ -95,6 +95,7 @@ ENGINE: tuple[Variable, ...] = (
         False,
         "Reports, beside each token, the probability mass of the less probable ones.",
         "the mass of less probable tokens",
+        wired=True,
     ),
     works(
         "DEEPINFER_CPP_LOG_LEVEL",
@@ -110,6 +111,7 @@ ENGINE: tuple[Variable, ...] = (
         None,
         "Bounds the summed lengths of the sequences whose prompts share a step; unset, no bound.",
         "the bound on context per prefill step",
+        wired=True,
     ),
     works(
         "DEEPINFER_INDEX_ATTN_MEMORY_LIMIT",
@@ -117,6 +119,7 @@ ENGINE: tuple[Variable, ...] = (
         10 * GIB,
         "Bytes that the scores of the sparse index may take; more rows run in several parts.",
         "the bound on index scores",
+        wired=True,
     ),
     works(
         "DEEPINFER_ENGRAM_PAD_TOKEN",
@@ -124,6 +127,7 @@ ENGINE: tuple[Variable, ...] = (
         None,
         "Token id in front of a sequence in Engram's n-grams; unset, the checkpoint's.",
         "another Engram pad token",
+        wired=True,
     ),
     works(
         "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE",
@@ -138,6 +142,7 @@ ENGINE: tuple[Variable, ...] = (
         0,
         "Restricts every request to the k highest logits; 0 is off.",
         "a top-k for every request",
+        wired=True,
     ),
     works(
         "DEEPINFER_DECODE_TOKEN_BLACKLIST",
@@ -145,6 +150,7 @@ ENGINE: tuple[Variable, ...] = (
         (),
         "Token ids that are never sampled.",
         "a list of denied tokens for every request",
+        wired=True,
     ),
     works(
         "DEEPINFER_ENFORCE_EAGER",
@@ -170,7 +176,7 @@ ENGINE: tuple[Variable, ...] = (
         1.2,
         "Slots for running sequences, as a multiple of max_num_seqs.",
         "spare state slots",
-        1.0,
+        wired=True,
     ),
     works(
         "DEEPINFER_LOGGING_INTERVAL_STEP",

@@ -6,6 +6,7 @@ another is planned (asynchronous scheduling is not built yet).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import secrets
@@ -19,13 +20,14 @@ import torch
 
 from deepinfer.engine.batching import Prompt
 from deepinfer.engine.columns import TokenColumns
-from deepinfer.engine.logit_rows import LogitRows
+from deepinfer.engine.prompt_rows import PromptPart, prompt_parts
 from deepinfer.engine.request import FinishReason, Request, Sequence, Status
-from deepinfer.engine.sampler import Sampler, nothing_to_draw
+from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
 from deepinfer.engine.stats import Stats
 from deepinfer.errors import RequestError
+from deepinfer.model.backbone import Residual
 
 if TYPE_CHECKING:
     from deepinfer.engine.engine import Engine
@@ -41,12 +43,17 @@ class EngineCore:
     back; waiting requests and later ones are served as if nothing had happened.
     """
 
-    def __init__(self, runner: Engine, limits: Limits, blacklist: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, runner: Engine, limits: Limits | None = None, rules: SamplingRules | None = None
+    ) -> None:
+        """limits and rules: the runner's own by default."""
         self.runner = runner
-        self.limits = limits
+        self.limits = limits = limits or runner.limits
         self.scheduler = Scheduler(runner.cache, limits)
         slots = len(runner.cache.length)
-        self.sampler = Sampler(runner.operators, slots, runner.config.eos_token_id, blacklist)
+        self.sampler = Sampler(
+            runner.operators, slots, runner.config.eos_token_id, rules or runner.rules
+        )
         self.columns = TokenColumns(slots, runner.history)
         self.scheduler.on_enter = self._enter
         self.stats = Stats(runner.cache, limits)
@@ -74,7 +81,7 @@ class EngineCore:
         if request_id in self._requests:
             raise RequestError(f"request id {request_id!r} is in use; give each request its own")
         request = Request(request_id, number, tokens, params, time.monotonic(), on_token=on_token)
-        seed = secrets.randbits(64) if params.seed is None else int(params.seed)
+        seed = self._seed(number) if params.seed is None else int(params.seed)
         for index in range(params.n):
             room = np.zeros(len(tokens) + min(params.max_tokens, 64), np.int64)
             room[: len(tokens)] = tokens
@@ -123,10 +130,9 @@ class EngineCore:
         planned = time.perf_counter()
         if plan.copies:
             self.runner.pools.copy(self.runner.operators, plan.copies)
-        needed = LogitRows.of(plan)
-        rows = self.runner.operators.tensor(needed.rows, torch.int64)
-        logits = self.runner.backbone.forward(batch, self.runner.pools, rows)
-        ids = self._sample(plan, needed, logits)
+        residual = self.runner.backbone.run(batch, self.runner.pools)
+        self._describe_prompts(prompt_parts(plan), residual)
+        ids = self._sample(plan, residual)
         launched = time.perf_counter()
         finished = self._commit(plan, ids)
         self.stats.stepped(plan, started, planned, launched, time.perf_counter())
@@ -143,19 +149,30 @@ class EngineCore:
                 _spoil(sequence, error)
         return self._retire(sequences)
 
+    def _seed(self, number: int) -> int:
+        """The seed of a request that brings none: drawn, or made from the engine's."""
+        if self.runner.options.seed is None:
+            return secrets.randbits(64)
+        text = f"{self.runner.options.seed}/{number}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
     def _enter(self, sequence: Sequence) -> None:
         self.sampler.enter(sequence)
         self.columns.enter(sequence)
 
     def _check_fit(self, length: int, params: SamplingParams) -> None:
         cache, limits = self.runner.cache, self.limits
-        most = self.scheduler.most_rows
+        most = min(self.scheduler.most_rows, limits.rows_for(length))
         if not limits.chunked_prefill and length > most:
-            reason = (
-                f"max_num_batched_tokens is {most}"
-                if most == limits.max_num_batched_tokens
-                else f"the {cache.pages.capacity} window pages hold a step of {most} rows"
-            )
+            if most == limits.max_num_batched_tokens:
+                reason = f"max_num_batched_tokens is {most}"
+            elif most == self.scheduler.most_rows:
+                reason = f"the {cache.pages.capacity} window pages hold a step of {most} rows"
+            else:
+                reason = (
+                    f"the index scores of {most} rows take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT "
+                    f"({limits.score_bytes} bytes)"
+                )
             raise RequestError(
                 f"the prompt has {length} tokens, {reason} and chunked_prefill is off; switch it "
                 "on, shorten the prompt or raise that limit"
@@ -177,21 +194,31 @@ class EngineCore:
                 f"n is {params.n} and max_num_seqs is {limits.max_num_seqs}; ask for fewer samples"
             )
 
-    def _sample(self, plan: Plan, needed: LogitRows, logits: torch.Tensor) -> Int64Array:
-        """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
-        for part in needed.prompts:
-            count = part.last - part.first
-            raw = self.sampler.raw_logprobs(logits[part.place : part.place + count])
+    def _describe_prompts(self, parts: list[PromptPart], residual: Residual) -> None:
+        """Log-probabilities of prompt tokens that were asked for, some rows at a time."""
+        piece = self.limits.max_num_seqs
+        for part in parts:
             request, tokens = part.sequence.request, part.sequence.tokens
-            request.prompt_logprobs += [
-                self.sampler.describe(row, int(token), request.params.top_logprobs)
-                for row, token in zip(raw, tokens[part.first + 1 : part.last + 1], strict=True)
-            ]
-        if not len(needed.samples):
-            return np.zeros(0, np.int64)
-        if needed.prompts:
-            logits = logits[self.runner.operators.tensor(needed.samples, torch.int64)]
+            for first in range(part.first, part.last, piece):
+                last = min(first + piece, part.last)
+                logits = self._head(residual, np.arange(first, last) + part.shift)
+                request.prompt_logprobs += self.sampler.describe(
+                    self.sampler.raw_logprobs(logits),
+                    tokens[first + 1 : last + 1],
+                    request.params.top_logprobs,
+                )
+
+    def _head(self, residual: Residual, rows: Int64Array) -> torch.Tensor:
+        """Logits of rows of the step's batch."""
+        tensor = self.runner.operators.tensor
+        return self.runner.backbone.head(residual, tensor(rows, torch.int64))
+
+    def _sample(self, plan: Plan, residual: Residual) -> Int64Array:
+        """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
         rows = plan.drawing
+        if not rows:
+            return np.zeros(0, np.int64)
+        logits = self._head(residual, plan.last_rows[plan.samples])
         drawn = self.sampler.draw(logits, plan.slots[plan.samples], rows)
         for sequence, logprobs in zip(rows, drawn.logprobs, strict=True):
             if logprobs is not None:
@@ -231,7 +258,7 @@ class EngineCore:
             sequence.finish(FinishReason.STOP, token)
         elif (
             sequence.output_length >= params.max_tokens
-            or sequence.known >= self.runner.options.max_model_len
+            or sequence.known >= self.runner.sizes.max_model_len
         ):
             sequence.finish(FinishReason.LENGTH)
 

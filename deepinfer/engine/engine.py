@@ -27,14 +27,18 @@ from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.progress import progress_bar
+from deepinfer.config import ModelConfig
+from deepinfer.config.settings import Settings
 from deepinfer.engine.batching import Chunk, NgramHistory, Prompt, build_batch
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.request import FinishReason
+from deepinfer.engine.sampler import SamplingRules
 from deepinfer.engine.sampling_params import SamplingParams
-from deepinfer.engine.scheduler import Limits
+from deepinfer.engine.scheduler import UNBOUNDED, Limits
+from deepinfer.engine.sizing import Sizes, plan_sizes
 from deepinfer.engine.stats import Stats
-from deepinfer.errors import RequestError
+from deepinfer.errors import RequestError, UsageError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
@@ -82,8 +86,10 @@ class Engine:
         backbone: Backbone,
         options: EngineOptions,
         layout: CacheLayout,
+        sizes: Sizes,
         tokenizer: Tokenizer,
         history: NgramHistory | None,
+        settings: Settings,
     ) -> None:
         self.checkpoint = checkpoint
         self.config = checkpoint.config
@@ -96,14 +102,17 @@ class Engine:
         self.history = history
         self.timing = Timing()
         self.layout = layout
-        rows = min(options.max_num_batched_tokens, options.max_model_len)
+        self.sizes = sizes
+        self.settings = settings
+        self.rules = SamplingRules.from_settings(settings, self.config.text.vocab_size)
+        self.limits = _limits(options, sizes, settings, self.config)
         self.cache = CacheManager(
             layout,
-            num_blocks=options.max_num_seqs * layout.blocks_for(options.max_model_len),
-            num_pages=options.max_num_seqs * layout.window_pages_for(rows),
-            num_slots=options.max_num_seqs,
-            max_tokens=options.max_model_len,
-            max_rows=rows,
+            num_blocks=sizes.num_blocks,
+            num_pages=sizes.num_pages,
+            num_slots=sizes.num_slots,
+            max_tokens=sizes.max_model_len,
+            max_rows=min(sizes.max_num_batched_tokens, sizes.max_model_len),
         )
         self.pools: CachePools = self.cache.pools(
             operators.device, accumulation_dtype(options.dtype)
@@ -119,18 +128,19 @@ class Engine:
         strict: bool = False,
         progress: bool = False,
         layout: CacheLayout | None = None,
+        settings: Settings | None = None,
     ) -> Engine:
         """Ask the backend for every call of the model, then read the weights.
 
         strict: a fallback is an error. layout: cache geometry other than the canonical one.
+        settings: the environment's by default.
         """
         config = checkpoint.config
+        if settings is None:
+            settings = Settings.from_environment(backends=(selected.spec,))
         tokenizer = Tokenizer.from_directory(checkpoint.directory, config)
         numerics = options.numerics_for(config)
-        limits = CallLimits(
-            options.max_num_batched_tokens, options.max_num_seqs, options.max_model_len
-        )
-        calls = model_calls(config, numerics, options.compute, limits)
+        calls = model_calls(config, numerics, options.compute, call_limits(options, config))
         backend = selected.create()
         operators = resolve(
             selected.spec.name, backend, reference_for(selected, backend), calls, strict
@@ -142,10 +152,19 @@ class Engine:
                 tokenizer, text.vocab_size, text.engram_compressed_vocab_size
             ).astype(np.int64)
             history = NgramHistory(token_map, text.engram_max_ngram_size)
-            pad = int(token_map[text.engram_pad_token_id])
+            pad = int(token_map[_pad_token(settings, config)])
         with progress_bar("layers", config.text.num_hidden_layers, enabled=progress) as advance:
             weights = WeightLoader(checkpoint, operators, pad).load(advance)
         backbone = Backbone(config.text, weights, operators, numerics, options.dtype)
+        layout = layout or CacheLayout(config.text)
+        sizes = plan_sizes(
+            options,
+            config,
+            layout,
+            operators.memory(),
+            slots_ratio=settings.number("DEEPINFER_NUM_STATE_SLOTS_RATIO"),
+            element_bytes=accumulation_dtype(options.dtype).itemsize,
+        )
         return cls(
             checkpoint,
             selected,
@@ -153,9 +172,11 @@ class Engine:
             operators,
             backbone,
             options,
-            layout or CacheLayout(config.text),
+            layout,
+            sizes,
             tokenizer,
             history,
+            settings,
         )
 
     @property
@@ -175,7 +196,7 @@ class Engine:
                 f"prompt token id {int(tokens[wrong[0]])} at place {int(wrong[0])} is outside the "
                 f"vocabulary 0..{vocabulary - 1}"
             )
-        limit = self.options.max_model_len
+        limit = self.sizes.max_model_len
         if len(tokens) + 1 > limit:
             raise RequestError(
                 f"the prompt has {len(tokens)} tokens and max_model_len is {limit}, which must "
@@ -219,11 +240,6 @@ class Engine:
             core.abort(request.request_id)
             self.timing.add(core.stats)
 
-    @property
-    def limits(self) -> Limits:
-        """Bounds of a step, from the options."""
-        return Limits(self.options.max_num_seqs, self.options.max_num_batched_tokens)
-
     def extend(
         self,
         cache: SequenceCache,
@@ -241,7 +257,7 @@ class Engine:
             raise ValueError(
                 f"the cache holds {cache.length} tokens: none of {len(tokens)} is left to compute"
             )
-        rows = chunk_rows or self.options.max_num_batched_tokens
+        rows = chunk_rows or self.sizes.max_num_batched_tokens
         kept: list[Tensor] = []
         while cache.length < len(tokens):
             stop = min(len(tokens), cache.length + rows)
@@ -281,6 +297,46 @@ class Engine:
         else:
             rows = batch.query_start[1:] - 1
         return self.backbone.forward(batch, self.pools, rows)
+
+
+def call_limits(options: EngineOptions, config: ModelConfig) -> CallLimits:
+    """Bounds of the calls that an engine with these options makes."""
+    return CallLimits(
+        options.batched_tokens(config), options.max_num_seqs, options.model_len(config)
+    )
+
+
+def _limits(
+    options: EngineOptions, sizes: Sizes, settings: Settings, config: ModelConfig
+) -> Limits:
+    """Bounds of a step and rules of admission."""
+    most = settings.optional_integer("DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K")
+    ratios = [ratio for ratio in config.text.compress_ratios if ratio]
+    return Limits(
+        max_num_seqs=min(options.max_num_seqs, sizes.num_slots),
+        max_num_batched_tokens=sizes.max_num_batched_tokens,
+        chunked_prefill=options.chunked_prefill,
+        stop_preempted_request=options.stop_preempted_request,
+        max_sum_length=UNBOUNDED if most is None else most,
+        lookahead_tokens=options.lookahead_tokens,
+        score_bytes=settings.integer("DEEPINFER_INDEX_ATTN_MEMORY_LIMIT"),
+        score_bytes_per_token=accumulation_dtype(options.dtype).itemsize / min(ratios)
+        if ratios
+        else 0.0,
+    )
+
+
+def _pad_token(settings: Settings, config: ModelConfig) -> int:
+    """The raw id in front of a sequence in Engram's n-grams."""
+    token = settings.optional_integer("DEEPINFER_ENGRAM_PAD_TOKEN")
+    if token is None:
+        return config.text.engram_pad_token_id
+    if token >= config.text.vocab_size:
+        raise UsageError(
+            f"DEEPINFER_ENGRAM_PAD_TOKEN is {token}; allowed: 0 to {config.text.vocab_size - 1}, "
+            "the vocabulary of this checkpoint"
+        )
+    return token
 
 
 def _integers(prompt: Prompt) -> npt.NDArray[Any]:

@@ -1,8 +1,14 @@
-"""`EngineOptions`: what a user can choose about an engine, validated in one place."""
+"""`EngineOptions`: what a user can choose about an engine, validated in one place.
+
+Names are those of the vendor's engine and of vLLM. Source: engine specification, section 1.4.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,6 +17,33 @@ from deepinfer.config import ModelConfig
 from deepinfer.errors import NotBuiltYetError, UsageError
 
 COMPUTE = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+BLOCK_TOKENS = 128
+DEFAULT_BATCHED_TOKENS = 2048
+
+_PARALLEL = {
+    "expert_parallel_size": ("expert parallelism", (1,)),
+    "data_parallel_size": ("data parallelism", (0, 1)),
+    "context_parallel_size": ("context parallelism", (1,)),
+    "engram_parallel_size": ("Engram parallelism", (0, 1)),
+    "engine_rank": ("more than one engine rank", (0,)),
+    "engine_group_rank": ("more than one engine group", (0,)),
+}
+"""Sizes of features that are not built: what they are of, and the values that ask for nothing."""
+
+_HINTS = {
+    "decode_sequence": "results carry both: use their .text or .token_ids",
+    "trust_remote_code": "code in a checkpoint is never run; leave it out",
+    "served_model_name": "there is no server yet; leave it out",
+    "ignore_len": "the vendor's engine never read it; leave it out",
+    "offline_inference": "the vendor's engine never read it; leave it out",
+    "tokenizer_revision": "a tokenizer comes with its checkpoint; use revision",
+    "enforce_eager": "set DEEPINFER_ENFORCE_EAGER",
+    "tensor_parallel_size": "use expert_parallel_size",
+    "block_size": "use tokens_per_block, which is 128",
+    "enable_chunked_prefill": "use chunked_prefill",
+    "num_gpu_blocks_override": "use num_blocks",
+}
+"""What to use instead of names that other engines have."""
 
 
 @dataclass(frozen=True)
@@ -18,38 +51,121 @@ class EngineOptions:
     """Options of one engine.
 
     numerics: "auto" (INFER where the checkpoint asks for dynamic activation quantisation, else
-    REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging. max_model_len:
-    tokens per sequence, prompt and output. max_num_batched_tokens: rows per step; longer prompts
-    are computed in chunks. max_num_seqs: sequences that hold cache at the same time.
-    expert_parallel_size: only 1 is built.
+    REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging.
+
+    max_model_len: tokens per sequence, prompt and output; None: the model's limit, or what the
+    memory holds. max_num_batched_tokens: rows per step; None: 2048, or more where max_num_seqs
+    or, without chunked prefill, max_model_len is more. max_num_seqs: sequences that run at the
+    same time. chunked_prefill: prompts longer than a step are computed in pieces; False refuses
+    them. lookahead_tokens: no piece but the last is shorter than this. stop_preempted_request: end
+    a preempted request instead of computing it again.
+
+    num_blocks: context blocks of 128 tokens; None: what fits into gpu_memory_utilization, the
+    share of the device's memory that weights and cache may take, and never more than
+    max_num_seqs sequences of max_model_len need. tokens_per_block: 128, or -1 for the same.
+
+    seed: makes the seeds of requests that bring none repeatable; None draws them. load_format:
+    "auto". disable_log_stats: no statistics line. steps_in_flight: 0; a step that runs while the
+    next one is planned is not built yet, nor is any of the parallel sizes and ranks.
     """
 
     numerics: str = "auto"
     compute: str = "bf16"
-    max_model_len: int = 4096
-    max_num_batched_tokens: int = 512
-    max_num_seqs: int = 1
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 256
+    chunked_prefill: bool = True
+    lookahead_tokens: int = 0
+    stop_preempted_request: bool = False
+    num_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    tokens_per_block: int = -1
+    seed: int | None = None
+    load_format: str = "auto"
+    disable_log_stats: bool = False
+    steps_in_flight: int = 0
+    engine_type: str = "normal"
     expert_parallel_size: int = 1
+    data_parallel_size: int = 0
+    context_parallel_size: int = 1
+    engram_parallel_size: int = 0
+    engine_rank: int = 0
+    engine_group_rank: int = 0
 
     def __post_init__(self) -> None:
-        if self.numerics not in ("auto", "ref", "infer"):
-            raise UsageError(f"numerics is {self.numerics!r}; allowed: auto, ref, infer")
-        if self.compute not in COMPUTE:
-            raise UsageError(f"compute is {self.compute!r}; allowed: {', '.join(COMPUTE)}")
-        for name in (
-            "max_model_len",
-            "max_num_batched_tokens",
-            "max_num_seqs",
-            "expert_parallel_size",
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} is {value!r}; allowed: an integer of at least 1")
-        if self.expert_parallel_size > 1:
-            raise NotBuiltYetError(
-                f"expert parallelism over {self.expert_parallel_size} devices is not built yet; "
-                "use --ep 1"
+        _choice("numerics", self.numerics, ("auto", "ref", "infer"))
+        _choice("compute", self.compute, tuple(COMPUTE))
+        for name in ("max_model_len", "max_num_batched_tokens", "num_blocks"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 1, " or None")
+        _integer("max_num_seqs", self.max_num_seqs, 1)
+        _integer("lookahead_tokens", self.lookahead_tokens, 0)
+        if self.seed is not None:
+            _integer("seed", self.seed, None, " or None")
+        for name in ("chunked_prefill", "stop_preempted_request", "disable_log_stats"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; allowed: True or False")
+        share = self.gpu_memory_utilization
+        if type(share) not in (int, float) or not 0 < share <= 1:
+            raise UsageError(
+                f"gpu_memory_utilization is {share!r}; allowed: a number in (0, 1], the share of "
+                "the device's memory"
             )
+        if self.tokens_per_block not in (-1, BLOCK_TOKENS):
+            raise UsageError(
+                f"tokens_per_block is {self.tokens_per_block!r}; allowed: {BLOCK_TOKENS}, or -1 "
+                "for the same"
+            )
+        rows = self.max_num_batched_tokens
+        if rows is not None and self.lookahead_tokens > rows:
+            raise UsageError(
+                f"lookahead_tokens is {self.lookahead_tokens} and max_num_batched_tokens {rows}; a "
+                "piece of a prompt cannot be longer than a step: lower the one or raise the other"
+            )
+        self._check_not_built()
+
+    def _check_not_built(self) -> None:
+        """NotBuiltYetError for a value that asks for a missing feature."""
+        for name, (feature, nothing) in _PARALLEL.items():
+            value = getattr(self, name)
+            _integer(name, value, min(nothing))
+            if value not in nothing:
+                raise NotBuiltYetError(
+                    f"{name} is {value}: {feature} is not built yet; use {nothing[0]}"
+                )
+        _integer("steps_in_flight", self.steps_in_flight, 0)
+        if self.steps_in_flight:
+            raise NotBuiltYetError(
+                f"steps_in_flight is {self.steps_in_flight}: a step that runs while the next one "
+                "is planned is not built yet; use 0"
+            )
+        _choice("engine_type", self.engine_type, ("normal", "prompt", "completion"))
+        if self.engine_type != "normal":
+            raise NotBuiltYetError(
+                f"engine_type is {self.engine_type!r}: prefill and decode in separate engines are "
+                "not built yet; use 'normal'"
+            )
+        _choice("load_format", self.load_format, ("auto", "dummy"))
+        if self.load_format != "auto":
+            raise NotBuiltYetError(
+                "load_format is 'dummy': random weights instead of a checkpoint's are not built "
+                "yet; use 'auto' with a generated checkpoint"
+            )
+
+    @classmethod
+    def from_names(cls, options: dict[str, Any]) -> EngineOptions:
+        """Options by name; UsageError for a name that is none, with what to use instead."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name in known:
+                continue
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else "")
+            raise UsageError(
+                f"{name!r} is no option of the engine"
+                + (f"; {hint}" if hint else f"; allowed: {', '.join(known)}")
+            )
+        return cls(**options)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,3 +179,32 @@ class EngineOptions:
         quantisation = config.quantization
         dynamic = quantisation is not None and quantisation.activation_scheme == "dynamic"
         return Numerics.INFER if dynamic else Numerics.REF
+
+    def model_len(self, config: ModelConfig) -> int:
+        """Tokens per sequence as far as the model decides; UsageError beyond its positions."""
+        limit = config.text.max_position_embeddings
+        if self.max_model_len is not None and self.max_model_len > limit:
+            raise UsageError(
+                f"max_model_len is {self.max_model_len}; allowed: 1 to {limit} "
+                "(max_position_embeddings of this checkpoint)"
+            )
+        return self.max_model_len or limit
+
+    def batched_tokens(self, config: ModelConfig) -> int:
+        """Rows per step."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        rows = max(DEFAULT_BATCHED_TOKENS, self.max_num_seqs, self.lookahead_tokens)
+        return rows if self.chunked_prefill else max(rows, self.model_len(config))
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _integer(name: str, value: object, least: int | None, other: str = "") -> None:
+    bound = "" if least is None else f" of at least {least}"
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or (least is not None and value < least):  # type: ignore[operator]
+        raise UsageError(f"{name} is {value!r}; allowed: an integer{bound}{other}")

@@ -40,12 +40,14 @@ class TokenLogprobs:
     """Log-probabilities of one generated token.
 
     processed: under the distribution it was drawn from; raw: under the model's own, temperature 1.
-    top: the most probable tokens of the raw distribution, by id.
+    top: the most probable tokens of the raw distribution, by id. sum_smaller_probs: probability of
+    all tokens up to this one in ascending order, under DEEPINFER_COMPUTE_SUM_SMALLER_PROBS.
     """
 
     raw: float
     processed: float
     top: dict[int, float] = field(default_factory=dict)
+    sum_smaller_probs: float | None = None
 
 
 @dataclass(eq=False)

@@ -1,14 +1,14 @@
 """`Sampler`: from the logits of a step to one token per sequence, with their log-probabilities.
 
 Order: raw log-probabilities are taken from the unmodified logits; then the engine's blacklist, the
-request's allow and deny lists, the end-of-sentence ban, logit bias and penalties; then temperature,
-top-p, top-k, min_p and the draw. Every row is independent of the others. Source: engine
-specification, sections 6.2 and 6.3.
+request's allow and deny lists, the end-of-sentence ban, logit bias and penalties; then the engine's
+forced top-k, temperature, top-p, top-k, min_p and the draw. Every row is independent of the others.
+Source: engine specification, sections 6.2 and 6.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,52 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Contract, Purpose, SamplingParameters
+from deepinfer.config.settings import Settings
 from deepinfer.engine.request import Sequence as Running
 from deepinfer.engine.request import TokenLogprobs
 from deepinfer.engine.sampling_params import SamplingParams
+from deepinfer.errors import UsageError
 
 FLOOR = -9999.0
 """What -inf becomes in a returned log-probability."""
+
+
+@dataclass(frozen=True)
+class SamplingRules:
+    """What an engine imposes on every request.
+
+    blacklist: ids that are never drawn. force_top_k: only the k highest logits count, 0 is off.
+    sum_smaller_probs: every token reports its log-probabilities and the mass of what is less
+    probable.
+    """
+
+    blacklist: tuple[int, ...] = ()
+    force_top_k: int = 0
+    sum_smaller_probs: bool = False
+
+    @classmethod
+    def from_settings(cls, settings: Settings, vocabulary: int) -> SamplingRules:
+        """The rules that the environment asks for; UsageError for ids outside the vocabulary."""
+        ranges = settings.token_ranges("DEEPINFER_DECODE_TOKEN_BLACKLIST")
+        blacklist = [token for first, last in ranges for token in range(first, last + 1)]
+        if blacklist and blacklist[-1] >= vocabulary:
+            raise UsageError(
+                f"DEEPINFER_DECODE_TOKEN_BLACKLIST names id {blacklist[-1]}; allowed: 0 to "
+                f"{vocabulary - 1}, the vocabulary of this checkpoint"
+            )
+        if len(blacklist) == vocabulary:
+            raise UsageError(
+                "DEEPINFER_DECODE_TOKEN_BLACKLIST names the whole vocabulary, which leaves nothing "
+                "to draw; name fewer ids"
+            )
+        return cls(
+            tuple(blacklist),
+            min(settings.integer("DEEPINFER_SAMPLER_FORCE_TOPK"), vocabulary),
+            settings.flag("DEEPINFER_COMPUTE_SUM_SMALLER_PROBS"),
+        )
+
+
+NO_RULES = SamplingRules()
 
 
 @dataclass(frozen=True)
@@ -37,11 +77,12 @@ class Sampler:
     """Parameters of the running sequences in columns by slot, and the operators that draw."""
 
     def __init__(
-        self, operators: Contract, num_slots: int, eos_id: int, blacklist: Sequence[int] = ()
+        self, operators: Contract, num_slots: int, eos_id: int, rules: SamplingRules = NO_RULES
     ) -> None:
         self._operators = operators
         self._eos_id = eos_id
-        self._blacklist = self._ids(blacklist) if blacklist else None
+        self._rules = rules
+        self._blacklist = self._ids(rules.blacklist) if rules.blacklist else None
         self._temperature = np.zeros(num_slots, np.float32)
         self._top_p = np.ones(num_slots, np.float32)
         self._top_k = np.zeros(num_slots, np.int64)
@@ -59,24 +100,17 @@ class Sampler:
         self._top_k[slot] = max(params.top_k, 0)
         self._min_p[slot] = params.min_p
         self._seed[slot] = np.uint64(sequence.seed).astype(np.int64)
-        self._special[slot] = params.changes_logits or params.wants_logprobs
+        self._special[slot] = params.changes_logits or self._describes(params)
 
     def draw(self, logits: Tensor, slots: npt.NDArray[np.int64], rows: list[Running]) -> Drawn:
         """One token per row of logits [n, V]; slots [n] and rows say whose they are."""
-        special = np.flatnonzero(self._special[slots])
-        wanted = [i for i in special.tolist() if rows[i].request.params.wants_logprobs]
-        raw = self.raw_logprobs(logits[wanted]) if wanted else None
-        adjusted = logits
-        if self._blacklist is not None or len(special):
-            adjusted = logits.clone()
-            if self._blacklist is not None:
-                adjusted[:, self._blacklist] = float("-inf")
-            for place in special.tolist():
-                self._adjust(adjusted[place], rows[place])
+        special = np.flatnonzero(self._special[slots]).tolist()
+        wanted = [i for i in special if self._describes(rows[i].request.params)]
         tensor = self._operators.tensor
+        raw = self.raw_logprobs(logits[tensor(wanted, torch.int64)]) if wanted else None
         positions = np.fromiter((s.known for s in rows), np.int64, len(rows))
         processed = self._operators.process(
-            adjusted,
+            self._adjusted(logits, special, rows),
             SamplingParameters(
                 tensor(self._temperature[slots], torch.float32),
                 tensor(self._top_p[slots], torch.float32),
@@ -92,11 +126,44 @@ class Sampler:
         )
         ids = drawn.cpu().numpy()
         logprobs: list[TokenLogprobs | None] = [None] * len(rows)
-        for own, place in enumerate(wanted):
-            token, count = int(ids[place]), rows[place].request.params.top_logprobs
-            if token >= 0 and raw is not None:
-                logprobs[place] = self.describe(raw[own], token, count, processed[place])
+        if raw is not None:
+            count = max(rows[place].request.params.top_logprobs for place in wanted)
+            places = tensor(wanted, torch.int64)
+            described = self.describe(raw, ids[wanted].clip(0), count, processed[places])
+            for place, found in zip(wanted, described, strict=True):
+                own = rows[place].request.params.top_logprobs
+                found.top = dict(list(found.top.items())[:own])
+                if ids[place] >= 0:
+                    logprobs[place] = found
         return Drawn(ids, logprobs)
+
+    def _describes(self, params: SamplingParams) -> bool:
+        """Do tokens of such a request report their log-probabilities?"""
+        return params.wants_logprobs or self._rules.sum_smaller_probs
+
+    def _adjusted(self, logits: Tensor, special: list[int], rows: list[Running]) -> Tensor:
+        """The logits that are processed: a copy where anything changes them."""
+        if self._blacklist is None and not special and not self._rules.force_top_k:
+            return logits
+        adjusted = logits.clone()
+        if self._blacklist is not None:
+            adjusted[:, self._blacklist] = float("-inf")
+        for place in special:
+            self._adjust(adjusted[place], rows[place])
+        if self._rules.force_top_k:
+            adjusted = self._highest(adjusted)
+        return adjusted
+
+    def _highest(self, logits: Tensor) -> Tensor:
+        """The k highest logits of each row [n, V], ties to the lower id; -inf for all others.
+
+        A row with NaN or +inf stays as it is, for the draw to refuse.
+        """
+        best = self._operators.top_logprobs(logits, self._rules.force_top_k)
+        kept = torch.full_like(logits, float("-inf"))
+        kept.scatter_(1, best.ids, best.logprobs)
+        unsound = (logits.isnan() | logits.isposinf()).any(dim=1, keepdim=True)
+        return torch.where(unsound, logits, kept)
 
     def raw_logprobs(self, logits: Tensor) -> Tensor:
         """Log-probabilities [M, V] of the model itself: temperature 1, nothing filtered."""
@@ -110,17 +177,40 @@ class Sampler:
         return self._operators.process(logits, plain)
 
     def describe(
-        self, raw: Tensor, token: int, count: int, processed: Tensor | None = None
-    ) -> TokenLogprobs:
-        """Log-probabilities of `token` and of the `count` best tokens of a raw row [V]."""
-        best = self._operators.top_logprobs(raw[None], count)
-        pairs = zip(best.ids[0].tolist(), best.logprobs[0].tolist(), strict=True)
-        chosen = float(raw[token])
-        return TokenLogprobs(
-            raw=max(chosen, FLOOR),
-            processed=max(chosen if processed is None else float(processed[token]), FLOOR),
-            top={i: max(value, FLOOR) for i, value in pairs},
-        )
+        self,
+        raw: Tensor,
+        tokens: npt.NDArray[np.int64],
+        count: int,
+        processed: Tensor | None = None,
+    ) -> list[TokenLogprobs]:
+        """Log-probabilities of `tokens` [M] and of the `count` best ones, of raw rows [M, V].
+
+        processed [M, V]: the distributions that they were drawn from; None for prompt tokens,
+        which were not drawn.
+        """
+        best = self._operators.top_logprobs(raw, count)
+        columns = self._ids(tokens.tolist())[:, None]
+        chosen = raw.gather(1, columns)[:, 0]
+        drawn = chosen if processed is None else processed.gather(1, columns)[:, 0]
+        smaller: list[float | None] = [None] * len(tokens)
+        if self._rules.sum_smaller_probs and processed is not None:
+            smaller = [*_mass_below(processed, columns).tolist()]
+        return [
+            TokenLogprobs(
+                raw=max(own, FLOOR),
+                processed=max(after, FLOOR),
+                top={i: max(value, FLOOR) for i, value in zip(ids, values, strict=True)},
+                sum_smaller_probs=mass,
+            )
+            for own, after, ids, values, mass in zip(
+                chosen.tolist(),
+                drawn.tolist(),
+                best.ids.tolist(),
+                best.logprobs.tolist(),
+                smaller,
+                strict=True,
+            )
+        ]
 
     def _ids(self, ids: Iterable[int]) -> Tensor:
         return self._operators.tensor(list(ids), torch.int64)
@@ -156,6 +246,18 @@ class Sampler:
             if len(ids):
                 amount = params.frequency_penalty * counts + params.presence_penalty
                 row[self._ids(ids.tolist())] -= self._operators.tensor(amount, row.dtype)
+
+
+def _mass_below(processed: Tensor, columns: Tensor) -> Tensor:
+    """Probability of all tokens up to the chosen one in ascending order, itself included.
+
+    Ties by id. processed [M, V] log-probabilities, columns [M, 1] chosen ids: -> [M] float64.
+    """
+    probabilities = processed.double().exp()
+    own = probabilities.gather(1, columns)
+    ids = torch.arange(probabilities.shape[1], device=probabilities.device)
+    counted = (probabilities < own) | ((probabilities == own) & (ids <= columns))
+    return (probabilities * counted).sum(1)
 
 
 def nothing_to_draw(params: SamplingParams) -> str:

@@ -25,6 +25,10 @@ from deepinfer.errors import UsageError
 Int64Array = npt.NDArray[np.int64]
 
 
+UNBOUNDED = 2**30
+"""A number of tokens that no sum of lengths reaches."""
+
+
 @dataclass
 class Plan:
     """The rows of one step: for sequence i rows starts[i]..stops[i]-1. Copies come first.
@@ -47,6 +51,11 @@ class Plan:
         return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
 
     @property
+    def last_rows(self) -> Int64Array:
+        """Number of each sequence's last row in the batch [n]."""
+        return np.asarray(np.cumsum(self.stops - self.starts) - 1)
+
+    @property
     def num_rows(self) -> int:
         """Rows of the step."""
         return int((self.stops - self.starts).sum())
@@ -59,14 +68,26 @@ class Limits:
     max_num_seqs: running sequences. max_num_batched_tokens: rows of a step. chunked_prefill False
     computes every prompt in one step; a preempted sequence that has outgrown a step is recomputed
     in chunks all the same. stop_preempted_request: end a preempted sequence instead.
-    max_sum_length: known tokens of all sequences beyond which none is admitted.
+    max_sum_length: known tokens of all sequences beyond which none is admitted. lookahead_tokens:
+    least rows of a piece of a prompt that is not its last. score_bytes: what index scores may
+    take: rows of a step x context of the longest sequence x score_bytes_per_token.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     chunked_prefill: bool = True
     stop_preempted_request: bool = False
-    max_sum_length: int = 2**30
+    max_sum_length: int = UNBOUNDED
+    lookahead_tokens: int = 0
+    score_bytes: int = 2**62
+    score_bytes_per_token: float = 0.0
+
+    def rows_for(self, context: int) -> int:
+        """Rows of a step whose longest sequence has `context` tokens; at least 1."""
+        if not self.score_bytes_per_token or context < 1:
+            return self.max_num_batched_tokens
+        fitting = int(self.score_bytes / (self.score_bytes_per_token * context))
+        return max(1, min(self.max_num_batched_tokens, fitting))
 
 
 @dataclass
@@ -148,7 +169,7 @@ class Scheduler:
         self._share_rows()
         copies = self._make_room()
         if self.num_preempted == preempted:  # else it would come back at once, to be taken again
-            self._admit(self.limits.max_num_batched_tokens - self._planned_rows())
+            self._admit()
         slots = self._running_slots()
         rows = self._rows[slots]
         chosen = np.flatnonzero(rows)
@@ -194,12 +215,16 @@ class Scheduler:
     def _share_rows(self) -> None:
         """Rows of each running sequence within the token budget, earliest arrival first."""
         slots = self._running_slots()
-        missing = self._known[slots] - self.cache.length[slots]
-        wanted = np.minimum(missing, self._most_rows)
+        if not len(slots):
+            return
+        known = self._known[slots]
+        missing = known - self.cache.length[slots]
+        budget = self.limits.rows_for(int(known.max()))
+        wanted = np.minimum(missing, min(self._most_rows, budget))
         before = np.cumsum(wanted) - wanted
-        rows = np.clip(self.limits.max_num_batched_tokens - before, 0, wanted)
-        if not self.limits.chunked_prefill:
-            rows[rows < wanted] = 0
+        rows = np.clip(budget - before, 0, wanted)
+        least = self.limits.lookahead_tokens if self.limits.chunked_prefill else UNBOUNDED
+        rows[rows < np.minimum(wanted, least)] = 0
         self._rows[slots] = rows
 
     def _make_room(self) -> Copies:
@@ -246,20 +271,23 @@ class Scheduler:
         sequence.finish(FinishReason.NO_RESOURCES)
         self._ended.append(sequence)
 
-    def _admit(self, budget: int) -> None:
+    def _admit(self) -> None:
         """Admit waiting sequences in order of arrival; the first that does not fit stops the loop,
         so that none is overtaken."""
-        if not self.waiting or budget < 1:
+        if not self.waiting:
             return
         slots = self._running_slots()
-        total = int(self._known[slots].sum())
-        promised = int(self.cache.needed_rows(slots, self._known[slots])[0])
+        known = self._known[slots]
+        total, longest = int(known.sum()), int(known.max(initial=0))
+        planned = self._planned_rows()
+        promised = int(self.cache.needed_rows(slots, known)[0])
         admitted = 0
         for sequence in self.waiting:
-            rows = min(sequence.known, self._most_rows)
-            if rows > budget and not self.limits.chunked_prefill:
+            longest = max(longest, sequence.known)
+            most = self.limits.rows_for(longest)
+            rows = self._first_rows(sequence, most, most - planned)
+            if rows < 1:
                 break
-            rows = min(rows, budget)
             total += sequence.known
             if self.running and total > self.limits.max_sum_length:
                 break
@@ -269,11 +297,16 @@ class Scheduler:
             if not (self.can_enter() and self._open(sequence, rows)):
                 break
             promised += blocks - self.cache.layout.blocks_for(rows)
-            budget -= rows
+            planned += rows
             admitted += 1
-            if budget < 1:
-                break
         del self.waiting[:admitted]
+
+    def _first_rows(self, sequence: Running, most: int, budget: int) -> int:
+        """Rows that a waiting sequence may have in a step of `most` rows, `budget` of them free."""
+        wanted = min(sequence.known, self._most_rows, most)
+        rows = min(wanted, budget)
+        least = self.limits.lookahead_tokens if self.limits.chunked_prefill else UNBOUNDED
+        return 0 if rows < min(wanted, least) else rows
 
     def _open(self, sequence: Running, rows: int) -> bool:
         cache = self.cache.open()

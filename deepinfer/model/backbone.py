@@ -77,11 +77,15 @@ class Backbone:
 
     def forward(self, batch: Batch, pools: CachePools, rows: Tensor) -> Tensor:
         """Run the batch, leave its entries in the pools: logits of `rows` [M] -> [M, V] fp32."""
+        return self.head(self.run(batch, pools), rows)
+
+    def run(self, batch: Batch, pools: CachePools) -> Residual:
+        """Run all layers, leave the batch's entries in the pools; `head` gives its logits."""
         residual = self.begin(batch)
         selections = Selections()
         for layer in self.weights.layers:
             residual = self.layer(layer, residual, selections, batch, pools)
-        return self.head(residual, rows)
+        return residual
 
     def begin(self, batch: Batch) -> Residual:
         """Embeddings in every stream, and a pre mix that reads stream 0."""

@@ -69,6 +69,7 @@ class _Calls:
         yield self.call("collapse", self.streams(), None)
         yield from self.logits()
         yield from self.sampling()
+        yield from self.copies()
 
     def call(
         self,
@@ -346,5 +347,9 @@ class _Calls:
 
     def sampling(self) -> Iterator[CallSpec]:
         facts: dict[str, Fact] = {"vocabulary": self.text.vocab_size}
-        for operator in ("process", "sample"):
+        for operator in ("process", "sample", "top_logprobs"):
             yield CallSpec.of(operator, facts, self.heads)
+
+    def copies(self) -> Iterator[CallSpec]:
+        """Blocks and pages that sequences share are copied before one of them writes."""
+        yield CallSpec.of("copy", {}, {"rows": (1, self.heads["rows"][1])})

@@ -20,6 +20,7 @@ from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.request import FinishReason, Request
+from deepinfer.engine.sampler import NO_RULES
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits
 from deepinfer_reference.backend import ReferenceBackend
@@ -46,7 +47,9 @@ class ShadowRunner:
         self.operators = OPERATORS
         text = SimpleNamespace(vocab_size=VOCABULARY)
         self.config = SimpleNamespace(eos_token_id=EOS, text=text)
-        self.options = SimpleNamespace(max_model_len=max_model_len)
+        self.options = SimpleNamespace(seed=None)
+        self.sizes = SimpleNamespace(max_model_len=max_model_len)
+        self.rules = NO_RULES
         self.history = None
         self.pools = self.backbone = self
         self.context = np.full((blocks + 1, BLOCK), -1)
@@ -68,7 +71,8 @@ class ShadowRunner:
                 source, to = np.array(pairs).T
                 memory[to] = memory[source]
 
-    def forward(self, batch: Batch, pools: Any, rows: torch.Tensor) -> torch.Tensor:
+    def run(self, batch: Batch, pools: Any) -> Any:
+        """Writes the rows; returns what gives the logits of any of them."""
         assert pools is self
         self.num_rows.append(batch.num_rows)
         if self.raises is not None:
@@ -89,13 +93,10 @@ class ShadowRunner:
             if start:
                 last = self.context[blocks[place, (start - 1) // BLOCK], (start - 1) % BLOCK]
                 assert before[place, (start - 1) % 2] == last, "the slot is another sequence's"
-        return (
-            torch.stack(
-                [self._row(int(positions[r]), int(sequence[r]), blocks, pages, first) for r in rows]
-            )
-            if len(rows)
-            else torch.zeros(0, VOCABULARY)
-        )
+        return lambda r: self._row(int(positions[r]), int(sequence[r]), blocks, pages, first)
+
+    def head(self, residual: Any, rows: torch.Tensor) -> torch.Tensor:
+        return torch.stack([residual(r) for r in rows])
 
     def _row(
         self, position: int, sequence: int, blocks: Tokens, pages: Tokens, first: Tokens

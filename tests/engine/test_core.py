@@ -147,15 +147,15 @@ def test_nan_in_one_request_fails_it_alone(
     small_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-    forward = small_engine.backbone.forward
+    head = small_engine.backbone.head
 
-    def spoiled(batch: Any, pools: Any, rows: Any) -> Tensor:
-        logits = forward(batch, pools, rows)
+    def spoiled(residual: Any, rows: Any) -> Tensor:
+        logits = head(residual, rows)
         if len(logits) > 1:
             logits[1] = float("nan")
         return logits
 
-    monkeypatch.setattr(small_engine.backbone, "forward", spoiled)
+    monkeypatch.setattr(small_engine.backbone, "head", spoiled)
     with core_of(small_engine) as (core, kept):
         requests = [core.add(random_tokens(small_engine, 6, i), params) for i in range(2)]
         drain(core)

@@ -56,9 +56,9 @@ def test_logits_that_are_no_numbers_fail_the_request_alone(
 ) -> None:
     place = torch.tensor([5])
     with pytest.MonkeyPatch.context() as patch:
-        forward = small_engine.backbone.forward
-        spoiled = after(steps, forward, lambda x: x.index_fill(1, place, float(value)))
-        patch.setattr(small_engine.backbone, "forward", spoiled)
+        head = small_engine.backbone.head
+        spoiled = after(steps, head, lambda x: x.index_fill(1, place, float(value)))
+        patch.setattr(small_engine.backbone, "head", spoiled)
         got: list[Generated] = []
         with pytest.raises(RequestError, match="the model returned NaN"):
             run(small_engine, got)
@@ -72,14 +72,14 @@ def test_logits_that_are_no_numbers_fail_the_request_alone(
 def with_logits(engine: Engine, change: Any, params: SamplingParams) -> list[Generated]:
     """A request to whose logits [n, V] `change` is applied in place."""
     with pytest.MonkeyPatch.context() as patch:
-        forward = engine.backbone.forward
+        head = engine.backbone.head
 
         def changed(*arguments: Any) -> Any:
-            logits = forward(*arguments)
+            logits = head(*arguments)
             change(logits)
             return logits
 
-        patch.setattr(engine.backbone, "forward", changed)
+        patch.setattr(engine.backbone, "head", changed)
         return list(engine.generate(random_tokens(engine, 5), params))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from deepinfer.backend import SamplingParameters
 from deepinfer.engine import Engine, SamplingParams
 from deepinfer.engine.request import FinishReason, Request, Sequence, TokenLogprobs
-from deepinfer.engine.sampler import FLOOR, Drawn, Sampler
+from deepinfer.engine.sampler import FLOOR, Drawn, Sampler, SamplingRules
 from deepinfer.errors import RequestError
 from deepinfer_reference.backend import ReferenceBackend
 from tests.engine.runs import random_tokens, whole
@@ -44,12 +44,10 @@ def running(slot: int, output: list[int] = OUTPUT, **values: Any) -> Sequence:
     return Sequence(request, 0, 1, tokens, len(tokens) - 1, len(PROMPT), cache)
 
 
-def draw(
-    logits: Tensor, sequences: list[Sequence], blacklist: tuple[int, ...] = ()
-) -> tuple[Drawn, Tensor]:
+def draw(logits: Tensor, sequences: list[Sequence], **rules: Any) -> tuple[Drawn, Tensor]:
     """The tokens, and the logits [n, V] that were processed for them."""
     operators = Recorder("cpu")
-    sampler = Sampler(operators, len(sequences) + 1, EOS, blacklist)
+    sampler = Sampler(operators, len(sequences) + 1, EOS, SamplingRules(**rules))
     for sequence in sequences:
         sampler.enter(sequence)
     slots = np.array([s.cache.slot for s in sequences if s.cache is not None])

@@ -212,6 +212,7 @@ SHOWN: dict[str, Callable[..., Facts]] = {
     },
     "logits": lambda x, norm, eps, head: {"hidden": x.shape[1], "vocabulary": head.shape[0]},
     "process": lambda logits, parameters: {"vocabulary": logits.shape[1]},
+    "top_logprobs": lambda logprobs, k: {"vocabulary": logprobs.shape[1]},
     "sample": lambda logprobs, *rest: {"vocabulary": logprobs.shape[1]},
 }
 """Operator of the text model -> the facts that its arguments show."""
