@@ -1,0 +1,214 @@
+"""Environment variables of the engine: each one changes what it says, or is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.cache import CacheLayout
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.config.settings import Settings
+from deepinfer.engine import Engine, EngineOptions, SamplingParams
+from deepinfer.engine.core import EngineCore
+from deepinfer.engine.request import Sequence
+from deepinfer.engine.sampler import SamplingRules
+from deepinfer.errors import RequestError, UsageError
+from tests.conftest import BLOCK_TOKENS, PAGE_TOKENS
+from tests.engine.shadow import drain
+from tests.engine.test_sampler import VOCABULARY, draw, running
+
+Load = Callable[..., Engine]
+
+
+def settings(**values: str) -> Settings:
+    return Settings.from_environment({f"DEEPINFER_{name}": text for name, text in values.items()})
+
+
+@pytest.fixture(scope="module")
+def load(small_directory: Path) -> Iterator[Load]:
+    """`load(NAME="value", ...)`: an engine of the small checkpoint under these variables."""
+    with Checkpoint.open(small_directory, progress=False) as checkpoint:
+        layout = CacheLayout(
+            checkpoint.config.text, block_tokens=BLOCK_TOKENS, page_tokens=PAGE_TOKENS
+        )
+
+        def loaded(options: dict[str, Any] | None = None, **values: str) -> Engine:
+            own = {"max_model_len": 96, "max_num_seqs": 4, **(options or {})}
+            return Engine.load(
+                checkpoint,
+                select(REFERENCE),
+                EngineOptions(**own),
+                layout=layout,
+                settings=settings(**values),
+            )
+
+        yield loaded
+
+
+def test_slots_ratio(load: Load) -> None:
+    assert load().cache.slots.capacity == 4  # int(4 * 1.2)
+    engine = load(NUM_STATE_SLOTS_RATIO="2.5")
+    assert engine.cache.slots.capacity == 10
+    assert engine.limits.max_num_seqs == 4
+    assert load(NUM_STATE_SLOTS_RATIO="0.5").limits.max_num_seqs == 2
+
+
+def test_engram_pad_token(load: Load) -> None:
+    """The id in front of a sequence: another one gives other n-grams, the same one the same."""
+    plain, tokens = load(), np.array([5, 6, 7])
+    own = plain.config.text.engram_pad_token_id
+    history = plain.history
+    assert history is not None
+    other = next(
+        token
+        for token in range(plain.config.text.vocab_size)
+        if history.of_recent(np.array([token])) != history.of_recent(np.array([own]))
+    )
+
+    def logits(engine: Engine) -> torch.Tensor:
+        cache = engine.cache.open()
+        got = engine.extend(cache, tokens)
+        engine.cache.close(cache)
+        return got
+
+    same = load(ENGRAM_PAD_TOKEN=str(own))
+    assert torch.equal(logits(plain), logits(same))
+    assert not torch.equal(logits(plain), logits(load(ENGRAM_PAD_TOKEN=str(other))))
+
+
+def test_engram_pad_token_outside_the_vocabulary(load: Load) -> None:
+    with pytest.raises(UsageError, match="DEEPINFER_ENGRAM_PAD_TOKEN is 999999; allowed: 0 to"):
+        load(ENGRAM_PAD_TOKEN="999999")
+
+
+def test_blacklist_and_forced_top_k_reach_the_sampler(load: Load) -> None:
+    engine = load(DECODE_TOKEN_BLACKLIST="0..3,7", SAMPLER_FORCE_TOPK="5")
+    assert engine.rules == SamplingRules(blacklist=(0, 1, 2, 3, 7), force_top_k=5)
+    core = EngineCore(engine)
+    prompt = np.arange(5)
+    request = core.add(prompt, SamplingParams(max_tokens=20, temperature=100.0, ignore_eos=True))
+    drain(core)
+    assert not set(request.sequences[0].output.tolist()) & {0, 1, 2, 3, 7}
+
+
+def test_blacklist_outside_the_vocabulary() -> None:
+    wrong = settings(DECODE_TOKEN_BLACKLIST="3,7..12")
+    assert SamplingRules.from_settings(wrong, 13).blacklist[-1] == 12
+    with pytest.raises(UsageError, match="BLACKLIST names id 12; allowed: 0 to 11"):
+        SamplingRules.from_settings(wrong, 12)
+
+
+def test_blacklist_of_the_whole_vocabulary() -> None:
+    with pytest.raises(UsageError, match="leaves nothing to draw"):
+        SamplingRules.from_settings(settings(DECODE_TOKEN_BLACKLIST="0..7"), 8)
+
+
+def test_forced_top_k_keeps_the_highest_ties_to_the_lower_id() -> None:
+    row = torch.zeros(1, VOCABULARY)
+    row[0, 4], row[0, 9] = 2.0, 1.0
+    _, processed = draw(row, [running(1)], force_top_k=4)
+    kept = [t for t, x in enumerate(processed[0].tolist()) if x > -torch.inf]
+    assert kept == [0, 1, 4, 9]
+    assert processed[0, 4] == 2 and processed[0, 0] == 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_forced_top_k_does_not_hide_what_is_no_number(value: str) -> None:
+    rows = torch.zeros(2, VOCABULARY)
+    rows[1, 5] = float(value)
+    drawn, _ = draw(rows, [running(1), running(2)], force_top_k=3)
+    assert drawn.ids.tolist() == [0, -1]
+
+
+def below(row: torch.Tensor, token: int) -> float:
+    """The mass of all tokens up to one, ascending by probability and id."""
+    chances = row.double().softmax(-1).tolist()
+    order = sorted(range(len(chances)), key=lambda t: (chances[t], t))
+    return sum(chances[t] for t in order[: order.index(token) + 1])
+
+
+def test_sum_smaller_probs_comes_with_every_token() -> None:
+    rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(4)).round()
+    sequences: list[Sequence] = [running(i + 1, temperature=1.0) for i in range(3)]
+    drawn, processed = draw(rows, sequences, sum_smaller_probs=True)
+    for row, token, logprobs in zip(processed, drawn.ids.tolist(), drawn.logprobs, strict=True):
+        assert logprobs is not None and logprobs.top == {}
+        assert logprobs.sum_smaller_probs == pytest.approx(below(row, token), abs=1e-6)
+    plain, _ = draw(rows, [running(1, logprobs=True)] * 3)
+    assert plain.logprobs[0] is not None and plain.logprobs[0].sum_smaller_probs is None
+
+
+def test_sum_of_lengths(load: Load) -> None:
+    """At most so many known tokens are admitted beside each other; a longer prompt is refused."""
+    engine = load(PREFILL_MAX_SUM_SEQLEN_K="40")
+    core = EngineCore(engine)
+    for _ in range(3):
+        core.add(np.arange(15), SamplingParams(max_tokens=1))
+    core.step()
+    assert (core.scheduler.num_preempted, len(core.scheduler.waiting)) == (0, 1)
+    drain(core)
+    with pytest.raises(RequestError, match="DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K allows 40"):
+        core.add(np.arange(41), SamplingParams(max_tokens=1))
+
+
+def test_memory_of_index_scores(load: Load) -> None:
+    """Rows of a step times the longest context stay within the bytes; the text is the same."""
+    texts, steps = [], []
+    for limit in ("10000000", "500"):
+        core = EngineCore(load(INDEX_ATTN_MEMORY_LIMIT=limit))
+        request = core.add(np.arange(60), SamplingParams(max_tokens=4, seed=1))
+        count = 0
+        while core.has_work:
+            core.step()
+            count += 1
+        texts.append(request.sequences[0].output.tolist())
+        steps.append(count)
+    assert texts[0] == texts[1]
+    assert steps[0] == 4 and steps[1] > 10
+
+
+def test_memory_of_index_scores_without_chunks(load: Load) -> None:
+    core = EngineCore(load({"chunked_prefill": False}, INDEX_ATTN_MEMORY_LIMIT="500"))
+    with pytest.raises(RequestError, match="take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT .500 bytes"):
+        core.add(np.arange(60), SamplingParams(max_tokens=1))
+
+
+def test_pieces_are_not_shorter_than_lookahead_tokens(load: Load) -> None:
+    def rows(lookahead: int) -> list[int]:
+        options = {"max_num_batched_tokens": 16, "lookahead_tokens": lookahead}
+        core = EngineCore(load(options))
+        core.add(np.arange(10), SamplingParams(max_tokens=2, ignore_eos=True))
+        core.add(np.arange(20), SamplingParams(max_tokens=1))
+        counts = []
+        plan = core.scheduler.schedule
+
+        def planned() -> Any:
+            got = plan()
+            counts.extend((got.stops - got.starts).tolist() if got else [])
+            return got
+
+        core.scheduler.schedule = planned  # type: ignore[method-assign]
+        drain(core)
+        return counts
+
+    assert rows(0) == [10, 6, 1, 14]
+    assert rows(8) == [10, 1, 15, 5]
+
+
+def test_seed_of_the_engine_makes_requests_repeatable(load: Load) -> None:
+    def texts(seed: int | None) -> list[list[int]]:
+        core = EngineCore(load({"seed": seed}))
+        params = SamplingParams(max_tokens=8, temperature=2.0)
+        requests = [core.add(np.arange(5), params) for _ in range(2)]
+        drain(core)
+        return [request.sequences[0].output.tolist() for request in requests]
+
+    first = texts(7)
+    assert first == texts(7) and first[0] != first[1]
+    assert first != texts(8) and texts(None) != texts(None)
