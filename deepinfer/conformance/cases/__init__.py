@@ -1,0 +1,10 @@
+"""The suites of all operators, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.suite import OperatorSuite
+
+SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE,)}

@@ -1,0 +1,263 @@
+"""`check_case`: run one case on a subject, and everything that must hold beside its numbers."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend.resolution import Operators
+from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
+from deepinfer.conformance.compare import Difference, compare
+from deepinfer.conformance.subject import Subject
+from deepinfer.conformance.suite import (
+    Arguments,
+    Invalid,
+    OperatorSuite,
+    Outputs,
+    generator_of,
+)
+from deepinfer.conformance.tolerances import EXACT, Tolerance
+from deepinfer.conformance.trees import clone, tensors
+from deepinfer.conformance.world import World, changed, host
+from deepinfer.errors import UnsupportedOperatorError
+
+NAN = float("nan")
+
+
+class _Wrong(Exception):
+    """A check that failed."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> Verdict:
+    """The verdict of arguments that must be refused: the operator raises what the contract says."""
+    started = time.perf_counter()
+    case, outcome, failure, message, provider = invalid.case, Outcome.PASSED, Failure.NONE, "", ""
+    try:
+        table = subject.table(suite.calls(case))
+        provider = table.bindings[suite.operator].provider
+        result = suite.run(table, World(table).place(invalid.arguments))
+        table.synchronise()
+        outcome, failure = Outcome.FAILED, Failure.RAISES
+        shapes = [list(tensor.shape) for _, tensor in tensors(result)]
+        message = f"expected {invalid.raises.__name__}, got a result of shape {shapes}"
+    except invalid.raises:
+        pass
+    except UnsupportedOperatorError as error:
+        outcome, message = Outcome.UNSUPPORTED, str(error)
+    except Exception as error:
+        outcome, failure = Outcome.FAILED, Failure.RAISES
+        message = f"expected {invalid.raises.__name__}, got {_shortened(error)}"
+    seconds = time.perf_counter() - started
+    return Verdict(case, outcome, provider, failure, message, seconds=seconds)
+
+
+def check_case(
+    case: Case, suite: OperatorSuite, subject: Subject, *, thorough: bool = False
+) -> Verdict:
+    """The verdict of a case. thorough: also repeats, rows alone and permuted, and a row of NaN.
+
+    Never raises for what the backend does: that is the case's outcome.
+    """
+    started = time.perf_counter()
+    check = _Check(case, suite, subject)
+    outcome, failure, message = Outcome.PASSED, Failure.NONE, ""
+    try:
+        check.run(thorough)
+    except _Wrong as wrong:
+        outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
+    except UnsupportedOperatorError as error:
+        outcome, message = Outcome.UNSUPPORTED, str(error)
+    except Exception as error:
+        outcome, message = Outcome.ERROR, _shortened(error)
+    return Verdict(
+        case,
+        outcome,
+        check.provider,
+        failure,
+        message,
+        dict(check.used),
+        time.perf_counter() - started,
+    )
+
+
+class _Check:
+    def __init__(self, case: Case, suite: OperatorSuite, subject: Subject) -> None:
+        self.case = case
+        self.suite = suite
+        self.subject = subject
+        self.provider = ""
+        self.used: dict[str, float] = {}
+
+    def run(self, thorough: bool) -> None:
+        case, suite = self.case, self.suite
+        table = self.subject.table(suite.calls(case))
+        self.provider = table.bindings[suite.operator].provider
+        arguments = suite.inputs(case, generator_of(case))
+        got = self.ran(table, arguments)
+        want = self.wanted(arguments, got)
+        self.compared(got, want, self.suite.tolerance)
+        if self.subject.is_reference:
+            self.judged(got, arguments)
+        if thorough:
+            self.repeated(table, arguments, got)
+            self.rows_alone(table, arguments, got)
+            self.one_row_of_nan(table, arguments)
+
+    def ran(self, table: Operators, arguments: Arguments) -> Outputs:
+        """The subject's outputs on the host; _Wrong where it wrote what it may not."""
+        world = World(table)
+        placed = world.place(arguments)
+        before = host(placed)
+        result = self.suite.run(table, placed)
+        table.synchronise()
+        overrun = world.overrun()
+        if overrun:
+            raise _Wrong(Failure.WRITE, f"written outside: {overrun}")
+        allowed = self.suite.written(self.case, arguments)
+        for message in changed(before, host(placed), allowed):
+            raise _Wrong(Failure.WRITE, message)
+        outputs = self.suite.outputs(self.case, result, placed)
+        return {name: output.detach().cpu().clone() for name, output in outputs.items()}
+
+    def wanted(self, arguments: Arguments, got: Outputs) -> Outputs:
+        """The right outputs, in the precision that each one's tolerance asks for."""
+        own = self._truth(arguments)
+        wide: Outputs | None = None
+        wanted = dict(own)
+        for name, output in own.items():
+            if not self.suite.tolerance(self.case, name).wide:
+                continue
+            if wide is None:
+                wide = self._truth(self.suite.wide(self.case, arguments))
+            wanted[name] = wide[name].to(output.dtype)
+        missing = sorted(set(wanted) - set(got)) or sorted(set(got) - set(wanted))
+        if missing:
+            raise _Wrong(Failure.SHAPE, f"outputs differ: {', '.join(missing)}")
+        return wanted
+
+    def _truth(self, arguments: Arguments) -> Outputs:
+        truth = self.subject.truth
+        placed = World(truth).place(clone(arguments))
+        result = self.suite.run(truth, placed)
+        return self.suite.outputs(self.case, result, placed)
+
+    def compared(self, got: Outputs, want: Outputs, tolerance: Any, what: str = "") -> None:
+        """Compare all outputs; the first one that is wrong raises."""
+        wrong: Difference | None = None
+        for name, output in want.items():
+            limit: Tolerance = tolerance(self.case, name)
+            found = compare(f"{what}{name}", got[name], output, limit)
+            key = f"{name}:{limit.metric}"
+            self.used[key] = max(self.used.get(key, 0.0), found.used)
+            wrong = wrong or (None if found.kept else found)
+        if wrong is not None:
+            raise _Wrong(wrong.failure, wrong.message)
+
+    def judged(self, got: Outputs, arguments: Arguments) -> None:
+        """The reference against a definition that is not its own."""
+        oracle = self.suite.oracle(self.case, arguments)
+        if oracle is not None:
+            self.compared(
+                {name: got[name] for name in oracle}, oracle, self.suite.tolerance, "oracle: "
+            )
+
+    def repeated(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
+        """The same call again: equal bits where the backend declares it."""
+        if self.declared("repeatable", table):
+            self.same_bits(self.ran(table, arguments), got, Failure.REPEAT, "a repeat")
+
+    def rows_alone(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
+        """Rows alone and permuted: equal bits where declared, else within the tolerance."""
+        count = self.suite.num_rows(self.case, arguments)
+        if not count:
+            return
+        last = torch.tensor([count - 1])
+        order = torch.randperm(count, generator=generator_of(self.case))
+        for rows, what in ((last, "the last row alone"), (order, "a permuted batch")):
+            taken = self.suite.take(self.case, arguments, rows)
+            if taken is None:
+                return
+            part = {name: got[name][rows] for name in self.suite.row_outputs if name in got}
+            again = self.ran(table, taken)
+            if self.declared("batch_invariant", table):
+                self.same_bits(again, part, Failure.BATCH, what)
+            else:
+                self.compared(again, part, self.suite.tolerance, f"{what}: ")
+
+    def one_row_of_nan(self, table: Operators, arguments: Arguments) -> None:
+        """NaN in one row changes no other row."""
+        name = self.suite.nan_argument
+        count = self.suite.num_rows(self.case, arguments)
+        if not name or count < 2:
+            return
+        row = count // 2
+        spoiled = clone(arguments)
+        _fill(spoiled, name, row)
+        others = torch.tensor([i for i in range(count) if i != row])
+        clean = self.ran(table, arguments)
+        mixed = self.ran(table, spoiled)
+        for output in self.suite.row_outputs:
+            if output in clean:
+                self.same_bits(
+                    {output: mixed[output][others]},
+                    {output: clean[output][others]},
+                    Failure.NAN,
+                    f"rows beside the NaN of row {row}",
+                )
+
+    def declared(self, promise: str, table: Operators) -> bool:
+        """Does whoever runs the operator promise it for this operator and all inside it?"""
+        names = {call.operator for call in self.suite.calls(self.case)}
+        backends = {
+            "native": self.subject.backend,
+            "fallback": self.subject.reference,
+            "host": self.subject.truth.backend,
+        }
+        for name in names:
+            provider = table.bindings[name].provider
+            if provider in backends and name not in getattr(backends[provider], promise):
+                return False
+        return True
+
+    def same_bits(self, got: Outputs, want: Outputs, failure: Failure, what: str) -> None:
+        """_Wrong with `failure` unless all outputs are equal bit for bit."""
+        for name, output in want.items():
+            found = compare(f"{what}: {name}", got[name], output, EXACT)
+            if not found.kept:
+                raise _Wrong(failure, found.message)
+
+
+def _fill(arguments: Arguments, path: str, row: int) -> None:
+    """Put NaN into a row of the tensor at a dotted path."""
+    value: Any = arguments
+    for part in path.split("."):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{path} is no tensor")
+    value[row] = NAN
+
+
+def _shortened(error: BaseException) -> str:
+    """The exception and where it was raised: its last frames."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
+    return f"{type(error).__name__}: {error} [{places}]"
+
+
+def thorough_cases(cases: list[Case], per_edge: int) -> Iterator[Case]:
+    """The cases that are checked thoroughly: the first ones of each operator and edge."""
+    seen: dict[tuple[str, str], int] = {}
+    for case in cases:
+        key = case.operator, case.edge
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= per_edge:
+            yield case

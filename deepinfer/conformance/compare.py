@@ -1,0 +1,139 @@
+"""Comparisons of one output with the wanted one, by the metrics of the tolerance registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.conformance.case import Failure
+from deepinfer.conformance.tolerances import Metric, Tolerance
+
+_MANTISSA = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23, torch.float64: 52}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a comparison found. used: share of the limit; failure and message are empty if kept."""
+
+    used: float
+    failure: Failure = Failure.NONE
+    message: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Is the limit kept?"""
+        return self.failure is Failure.NONE
+
+
+def compare(name: str, got: object, want: Tensor, tolerance: Tolerance) -> Difference:
+    """Compare an output with the wanted one: shape and dtype first, then NaN, then numbers."""
+    if not isinstance(got, Tensor):
+        return Difference(
+            float("inf"), Failure.SHAPE, f"{name} is {type(got).__name__}, expected a tensor"
+        )
+    if got.shape != want.shape:
+        return Difference(
+            float("inf"),
+            Failure.SHAPE,
+            f"{name} has shape {list(got.shape)}, expected {list(want.shape)}",
+        )
+    if got.dtype != want.dtype:
+        return Difference(
+            float("inf"), Failure.DTYPE, f"{name} is {got.dtype}, expected {want.dtype}"
+        )
+    got, want = got.detach().cpu(), want.detach().cpu()
+    if not want.numel():
+        return Difference(0.0)
+    if tolerance.metric is Metric.EQUAL or not want.is_floating_point():
+        return _equal(name, got, want)
+    nan = _other_nan(name, got, want)
+    return nan or _measured(name, got, want, tolerance)
+
+
+def _equal(name: str, got: Tensor, want: Tensor) -> Difference:
+    differs = got != want
+    if want.is_floating_point():
+        differs &= ~(torch.isnan(got) & torch.isnan(want))
+    count = int(differs.sum())
+    if not count:
+        return Difference(0.0)
+    place = torch.nonzero(differs)[0].tolist()
+    return Difference(
+        float("inf"),
+        Failure.NUMBERS,
+        f"{name}: {count} of {want.numel()} elements differ, the first at {place}: "
+        f"{got[tuple(place)].item()!r}, expected {want[tuple(place)].item()!r}",
+    )
+
+
+def _other_nan(name: str, got: Tensor, want: Tensor) -> Difference | None:
+    """NaN and infinities stand at the same places with the same signs."""
+    unequal = torch.isnan(got) != torch.isnan(want)
+    infinite = torch.isinf(got) | torch.isinf(want)
+    unequal |= infinite & (got != want) & ~torch.isnan(got)
+    if not bool(unequal.any()):
+        return None
+    place = torch.nonzero(unequal)[0].tolist()
+    return Difference(
+        float("inf"),
+        Failure.NAN,
+        f"{name}: {int(unequal.sum())} elements are NaN or infinite on one side only, the first at "
+        f"{place}: {got[tuple(place)].item()!r}, expected {want[tuple(place)].item()!r}",
+    )
+
+
+def _measured(name: str, got: Tensor, want: Tensor, tolerance: Tolerance) -> Difference:
+    value, place = measure(got, want, tolerance.metric)
+    used = value / tolerance.limit if tolerance.limit else (0.0 if value == 0 else float("inf"))
+    if used <= 1:
+        return Difference(used)
+    return Difference(
+        used,
+        Failure.NUMBERS,
+        f"{name}: {tolerance.metric} difference {value:.3g} in row {place}, limit "
+        f"{tolerance.limit:.3g} ({tolerance.reason})",
+    )
+
+
+def measure(got: Tensor, want: Tensor, metric: Metric) -> tuple[float, int]:
+    """The worst value of a metric over all rows (first axis), and its row.
+
+    Elements that are not finite, which are equal on both sides, count as zeros.
+    """
+    mantissa = _MANTISSA[want.dtype]
+    finite = torch.isfinite(want)
+    zero = torch.zeros((), dtype=torch.float64)
+    exact = torch.where(finite, want.double(), zero)
+    difference = (torch.where(finite, got.double(), zero) - exact).abs()
+    rows = want.shape[0] if want.dim() else 1
+    exact, difference = exact.reshape(rows, -1), difference.reshape(rows, -1)
+    rms = _rms(exact)
+    if metric is Metric.MATCHED:
+        worst = (difference > 0).double().mean(1)
+    elif metric is Metric.SCALED:
+        worst = _ratio(difference.amax(1), exact.abs().amax(1))
+    elif metric is Metric.NORMALISED:
+        worst = _ratio(_rms(difference), rms)
+    elif metric is Metric.ULP:
+        size = torch.maximum(exact.abs(), rms[:, None])
+        exponent = torch.frexp(size).exponent - 1
+        unit = torch.ldexp(torch.ones_like(size), exponent - mantissa)
+        worst = _ratio(difference, torch.where(size > 0, unit, zero)).amax(1)
+    else:
+        raise ValueError(f"{metric} is measured where the scores are known")
+    row = int(worst.argmax())
+    return float(worst[row]), row
+
+
+def _rms(rows: Tensor) -> Tensor:
+    """RMS of each row [T, n], scaled so that squares of large values stay finite."""
+    largest = rows.abs().amax(1)
+    scale = torch.where(largest > 0, largest, torch.ones_like(largest))
+    return (rows / scale[:, None]).pow(2).mean(1).sqrt() * scale
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole, 0 where both are 0."""
+    return torch.where(part == 0, torch.zeros_like(part), part / whole)

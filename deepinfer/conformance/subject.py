@@ -1,0 +1,63 @@
+"""`Subject`: the backend that is tested in one mode, and the reference beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deepinfer.backend import Backend, CallSpec
+from deepinfer.backend.registry import REFERENCE, Selected, reference_for, select
+from deepinfer.backend.resolution import Operators, resolve
+
+
+@dataclass
+class Subject:
+    """A backend under test. truth: the reference on the host, all of its own operators."""
+
+    name: str
+    mode: str
+    label: str
+    backend: Backend
+    reference: Backend
+    truth: Operators
+
+    @classmethod
+    def load(cls, selected: Selected) -> Subject:
+        """The subject of a selection; BackendError where it cannot be created."""
+        backend = selected.create()
+        return cls.of(
+            selected.spec.name,
+            backend,
+            reference_for(selected, backend),
+            selected.mode.name,
+            selected.mode.label,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        backend: Backend,
+        reference: Backend | None = None,
+        mode: str = "hardware",
+        label: str = "",
+    ) -> Subject:
+        """A subject of a backend that is at hand; for kernel authors and mutants."""
+        chosen = select(REFERENCE, require=False)
+        reference = reference or chosen.create(str(backend.device))
+        host = chosen.create("cpu")
+        return cls(name, mode, label, backend, reference, resolve(REFERENCE, host, host, []))
+
+    @property
+    def is_reference(self) -> bool:
+        """Is the reference itself tested?"""
+        return type(self.backend) is type(self.truth.backend)
+
+    @property
+    def native(self) -> frozenset[str]:
+        """Operators that the backend overrides."""
+        return type(self.backend).native_operators()
+
+    def table(self, calls: Iterable[CallSpec]) -> Operators:
+        """The operators that would run these calls; UnsupportedOperatorError where none can."""
+        return resolve(self.name, self.backend, self.reference, calls)

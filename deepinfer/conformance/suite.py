@@ -1,0 +1,129 @@
+"""`OperatorSuite`: what the conformance suite knows about one operator."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import Batch, CallSpec, Contract, Numerics
+from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.tolerances import EXACT, Tolerance
+from deepinfer.conformance.trees import map_leaves, tensors, widened
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+Arguments = dict[str, Any]
+Outputs = dict[str, Tensor]
+
+
+class Invalid(NamedTuple):
+    """Arguments that the operator must refuse, and with what."""
+
+    case: Case
+    arguments: Arguments
+    raises: type[Exception]
+
+
+class OperatorSuite(ABC):
+    """Cases of one operator: their inputs, what is compared, and what else must hold.
+
+    Arguments are those of the contract's method, by name, on the host; matrices are sources
+    (`world.py`). row_arguments: names of arguments, or dotted paths of tensors in them, whose first
+    axis counts rows; row_outputs: outputs for which it does. An empty list says that rows may not
+    be taken alone. nan_argument: the one that gets a row of NaN.
+    """
+
+    operator: ClassVar[str]
+    row_arguments: ClassVar[tuple[str, ...]] = ()
+    row_outputs: ClassVar[tuple[str, ...]] = ("out",)
+    nan_argument: ClassVar[str] = ""
+
+    @abstractmethod
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        """The declared cases of a tier, lower tiers included. Each id occurs once."""
+
+    @abstractmethod
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        """The arguments of a case, a function of the case alone."""
+
+    @abstractmethod
+    def calls(self, case: Case) -> list[CallSpec]:
+        """The operator's call as the model would list it, then those inside it if it is a step."""
+
+    def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
+        """What is compared, by name. By default the result, or its parts by their paths.
+
+        arguments: as they are after the call, so that what was written in place can be read.
+        """
+        return {name or "out": tensor for name, tensor in tensors(result)}
+
+    def tolerance(self, case: Case, output: str) -> Tolerance:
+        """The limit of one output."""
+        return EXACT
+
+    def written(self, case: Case, arguments: Arguments) -> dict[str, Tensor]:
+        """Elements of arguments that the operator may change, by dotted path; none by default."""
+        return {}
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
+        """The outputs by a definition that shares no code with the reference, or None."""
+        return None
+
+    def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments | None:
+        """The arguments of some rows [n] only, in that order; None where that means nothing."""
+        if not self.row_arguments:
+            return None
+        return {name: self._taken(name, value, rows) for name, value in arguments.items()}
+
+    def num_rows(self, case: Case, arguments: Arguments) -> int:
+        """Rows of the arguments."""
+        for name, tensor in tensors(arguments):
+            if self._is_row(name):
+                return tensor.shape[0]
+        return 0
+
+    def invalid(self) -> Iterator[Invalid]:
+        """Arguments that must be refused."""
+        return iter(())
+
+    def wide(self, case: Case, arguments: Arguments) -> Arguments:
+        """The same arguments in float64, where the registry asks for the wide answer."""
+        narrow = (torch.bfloat16, torch.float32)
+        wide: Arguments = map_leaves(
+            lambda leaf: (
+                torch.float64 if isinstance(leaf, torch.dtype) and leaf in narrow else leaf
+            ),
+            widened(arguments),
+        )
+        return wide
+
+    def run(self, operators: Contract, arguments: Arguments) -> Any:
+        """Call the operator."""
+        return getattr(operators, self.operator)(**arguments)
+
+    def _is_row(self, path: str) -> bool:
+        return any(path == row or path.startswith(f"{row}.") for row in self.row_arguments)
+
+    def _taken(self, name: str, value: Any, rows: Tensor) -> Any:
+        if isinstance(value, Batch):
+            raise NotImplementedError(f"{self.operator} takes a batch: it needs its own `take`")
+        if not any(row == name or row.startswith(f"{name}.") for row in self.row_arguments):
+            return value
+        return map_leaves(
+            lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, value
+        )
+
+
+def generator_of(case: Case) -> torch.Generator:
+    """The random numbers of a case: a function of its id."""
+    digest = hashlib.blake2b(case.id.encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+def numerics_of(case: Case) -> Numerics:
+    """The numeric mode of a case that states one."""
+    return Numerics(case.numerics or "ref")
