@@ -1,0 +1,188 @@
+"""`Report`: the result of a run as data, with a published schema (`docs/report.schema.json`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from deepinfer.backend import CONTRACT_VERSION
+from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
+from deepinfer.conformance.profiles import Claims
+from deepinfer.errors import UsageError
+
+SCHEMA = 1
+PACKAGES = ("deepinfer-core", "torch", "numpy", "hypothesis")
+
+
+@dataclass
+class Report:
+    """One run: what was tested, where, and every verdict."""
+
+    accelerator: str
+    mode: str
+    label: str
+    profile: str
+    tier: Tier
+    native_operators: tuple[str, ...]
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    seconds: float = 0.0
+    workers: int = 0
+    device: str = "cpu"
+    environment: Mapping[str, Any] = field(default_factory=lambda: environment())
+    verdicts: list[Verdict] = field(default_factory=list)
+    claims: Claims | None = None
+
+    @property
+    def title(self) -> str:
+        """What was tested: the backend, or the reference where nothing of it was native."""
+        ran_native = self.claims is None or bool(self.claims.native_operators)
+        if not ran_native:
+            return f"reference on {self.device} (backend {self.accelerator}: nothing native)"
+        return f"backend {self.accelerator}, mode {self.mode} ({self.label})"
+
+    def counts(self) -> Counter[str]:
+        """Verdicts by outcome."""
+        return Counter(str(verdict.outcome) for verdict in self.verdicts)
+
+    def passed(self, native: bool = False) -> bool:
+        """Did every case pass, and with `native` were the key operators native?"""
+        assert self.claims is not None, "a report is judged once it is complete"
+        return self.claims.works and (self.claims.native or not native)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        assert self.claims is not None, "a report is written once it is complete"
+        return {
+            "schema": SCHEMA,
+            "title": self.title,
+            "accelerator": self.accelerator,
+            "mode": self.mode,
+            "label": self.label,
+            "device": self.device,
+            "profile": self.profile,
+            "tier": str(self.tier),
+            "started": self.started,
+            "seconds": round(self.seconds, 3),
+            "workers": self.workers,
+            "environment": dict(self.environment),
+            "native_operators": list(self.native_operators),
+            "claims": {
+                "works": self.claims.works,
+                "native": self.claims.native,
+                "native_operators": list(self.claims.native_operators),
+                "missing_native": list(self.claims.missing_native),
+                "sentence": self.claims.sentence(),
+            },
+            "counts": dict(self.counts()),
+            "cases": [verdict_to_dict(verdict) for verdict in self.verdicts],
+        }
+
+
+def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
+    """One case as plain values; an infinite share becomes the text "inf"."""
+    used = {
+        name: round(value, 6) if math.isfinite(value) else str(value)
+        for name, value in verdict.used.items()
+    }
+    return {
+        "id": verdict.case.id,
+        "operator": verdict.case.operator,
+        "outcome": str(verdict.outcome),
+        "failure": str(verdict.failure),
+        "provider": verdict.provider,
+        "message": verdict.message,
+        "used": used,
+        "seconds": round(verdict.seconds, 6),
+    }
+
+
+def verdict_from_dict(record: Mapping[str, Any]) -> Verdict:
+    """The verdict of `verdict_to_dict`."""
+    return Verdict(
+        Case.parse(record["id"]),
+        Outcome(record["outcome"]),
+        record["provider"],
+        Failure(record["failure"]),
+        record["message"],
+        {name: float(value) for name, value in record["used"].items()},
+        record["seconds"],
+    )
+
+
+def read_report(path: str | Path) -> dict[str, Any]:
+    """A report that was written before; UsageError where the file is none."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"report {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise UsageError(
+            f"report {str(path)!r} has schema {document.get('schema')!r} and this version reads "
+            f"{SCHEMA}"
+            if isinstance(document, dict)
+            else f"report {str(path)!r} is no report"
+        )
+    return document
+
+
+def environment() -> dict[str, Any]:
+    """Where the run takes place: versions, machine, commit."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "contract": ".".join(str(part) for part in CONTRACT_VERSION),
+        "packages": versions,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _commit() -> str:
+    """The commit of the checkout that this package lies in, "" where it lies in none."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def by_operator(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """Verdicts grouped by operator, in order."""
+    grouped: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        grouped.setdefault(verdict.case.operator, []).append(verdict)
+    return grouped

@@ -1,0 +1,116 @@
+"""Profiles: what a backend claims when it says that it is right, and for which operators.
+
+A profile makes two claims. `works`: every case of its operators passed, whoever provided them.
+`native`: and its key operators were run by the backend itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deepinfer.backend import OPERATORS
+from deepinfer.backend.resolution import NATIVE
+from deepinfer.conformance.case import Tier, Verdict
+from deepinfer.errors import UsageError
+
+LATER = frozenset({"verify", "residual"})
+"""Operators of drafts, which the reference does not have yet."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A named set of operators; key: those that a native claim is about."""
+
+    name: str
+    meaning: str
+    operators: frozenset[str]
+    key: frozenset[str]
+
+
+def _profile(name: str, meaning: str, operators: Iterable[str], key: Iterable[str]) -> Profile:
+    return Profile(name, meaning, frozenset(operators), frozenset(key))
+
+
+_ALL = frozenset(OPERATORS) - LATER
+_CACHE = ("store", "load", "copy", "export", "import_", "compress")
+_EXPERTS = ("pack_experts", "route", "dispatch", "swiglu", "expert_mlp", "combine")
+_SAMPLING = ("mask", "process", "sample", "top_logprobs")
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        _profile("core", "everything that the text model calls", _ALL, ()),
+        _profile(
+            "fp4-cache",
+            "the paged FP4 and FP8 cache, written and read",
+            (*_CACHE, "norm_rope_store", "update_context", "index_scores", "attend"),
+            ("store", "index_scores", "attend"),
+        ),
+        _profile(
+            "expert-dispatch",
+            "routing, dispatch and the experts",
+            (*_EXPERTS, "shared_mlp", "mixture"),
+            ("expert_mlp",),
+        ),
+        _profile("sampling", "from logits to tokens", _SAMPLING, ("process", "sample")),
+        _profile(
+            "batch-invariant",
+            "rows that do not depend on their batch, for every operator",
+            _ALL,
+            (),
+        ),
+        _profile(
+            "full",
+            "every operator of the contract",
+            _ALL,
+            (name for name in _ALL if OPERATORS[name] == "primitive"),
+        ),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile; UsageError for a name that is none."""
+    if name not in PROFILES:
+        raise UsageError(f"profile is {name!r}; allowed: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a run showed for its profile."""
+
+    profile: str
+    tier: Tier
+    works: bool
+    native: bool
+    native_operators: tuple[str, ...]
+    missing_native: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """The line that a report ends with. Only a full tier claims anything."""
+        state = "works" if self.works else "does not work"
+        how = f", {len(self.native_operators)} operators native" if self.native_operators else ""
+        if self.tier is Tier.QUICK:
+            return f"profile {self.profile}: {state}{how}; quick tier: no claim"
+        native = "; native" if self.native else ""
+        if not self.native and self.missing_native:
+            native = f"; not native: {', '.join(self.missing_native)}"
+        return f"claim: profile {self.profile} {state}{how}{native}"
+
+
+def claims(profile: Profile, tier: Tier, verdicts: Iterable[Verdict]) -> Claims:
+    """Judge the verdicts of a run.
+
+    A profile of which nothing ran does not work: a backend that supports nothing passes nothing.
+    """
+    verdicts = list(verdicts)
+    works = bool(verdicts) and all(verdict.passed for verdict in verdicts)
+    providers: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        providers.setdefault(verdict.case.operator, set()).add(verdict.provider)
+    native = tuple(sorted(name for name, by in providers.items() if by == {NATIVE}))
+    missing = tuple(sorted(profile.key - set(native)))
+    claimed = works and bool(native) and not missing
+    return Claims(profile.name, tier, works, claimed, native, missing)

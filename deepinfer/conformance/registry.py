@@ -1,0 +1,115 @@
+"""Which checks there are: cases of operators, refusals, state across steps, and whole models.
+
+Every check has a `Case`, so all are named, filtered and reported in one way, and an id alone finds
+a check again in another process.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+from deepinfer.conformance.case import Case, Tier, Verdict
+from deepinfer.conformance.cases import SUITES
+from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
+from deepinfer.conformance.subject import Subject
+from deepinfer.conformance.suite import Invalid
+from deepinfer.errors import UsageError
+
+THOROUGH = {Tier.QUICK: 3, Tier.FULL: 20, Tier.SOAK: 20}
+"""Cases of an operator and edge that are also repeated, permuted and given a row of NaN."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to run. thorough: with repeats, rows alone, and a row of NaN."""
+
+    case: Case
+    thorough: bool = False
+    invalid: Invalid | None = field(default=None, compare=False)
+
+    @property
+    def id(self) -> str:
+        """The id of its case."""
+        return self.case.id
+
+    def run(self, subject: Subject) -> Verdict:
+        """Its verdict; never raises for what the backend does."""
+        suite = SUITES[self.case.operator]
+        if self.invalid is not None:
+            return check_invalid(self.invalid, suite, subject)
+        return check_case(self.case, suite, subject, thorough=self.thorough)
+
+
+@cache
+def checks(tier: Tier) -> tuple[Check, ...]:
+    """All checks of a tier, lower tiers included, in the order of operators."""
+    found: list[Check] = []
+    for suite in SUITES.values():
+        cases = [case for case in suite.grid(tier) if tier.includes(case.tier)]
+        thorough = {case.id for case in thorough_cases(cases, THOROUGH[tier])}
+        found += [Check(case, case.id in thorough) for case in cases]
+        found += [Check(invalid.case, False, invalid) for invalid in suite.invalid()]
+    _distinct(found)
+    return tuple(found)
+
+
+def _distinct(found: Iterable[Check]) -> None:
+    seen: set[str] = set()
+    for check in found:
+        if check.id in seen:
+            raise ValueError(f"two cases have the id {check.id}")
+        seen.add(check.id)
+
+
+def selected(
+    tier: Tier,
+    operators: Iterable[str] | None = None,
+    pattern: str | None = None,
+    ids: Iterable[str] = (),
+) -> list[Check]:
+    """The checks of a tier, restricted to operators, to a pattern of their names, or to ids.
+
+    UsageError for a pattern that no operator has, and for an id of no operator. An id that is in no
+    grid is built all the same, so that a case can be varied by hand; it is checked thoroughly.
+    """
+    ids = list(ids)
+    if ids:
+        return [by_id(text) for text in ids]
+    wanted = set(SUITES) if operators is None else set(operators)
+    if pattern is not None:
+        named = set(fnmatch.filter(SUITES, pattern))
+        if not named:
+            raise UsageError(
+                f"no operator of the suite is named like {pattern!r}; there are: "
+                f"{', '.join(sorted(SUITES))}"
+            )
+        wanted &= named
+    return [check for check in checks(tier) if check.case.operator in wanted]
+
+
+def by_id(text: str) -> Check:
+    """The check of an id, thorough; UsageError where the id names no operator of the suite."""
+    case = Case.parse(text)
+    if case.operator not in SUITES:
+        raise UsageError(
+            f"case {text!r}: no operator {case.operator!r} in the suite; there are: "
+            f"{', '.join(sorted(SUITES))}"
+        )
+    for invalid in SUITES[case.operator].invalid():
+        if invalid.case == case:
+            return Check(case, False, invalid)
+    return Check(case, True)
+
+
+def run_here(
+    chosen: Iterable[Check], subject: Subject, on_verdict: Callable[[Verdict], None] | None = None
+) -> Iterator[Verdict]:
+    """Run checks one after another in this process."""
+    for check in chosen:
+        verdict = check.run(subject)
+        if on_verdict is not None:
+            on_verdict(verdict)
+        yield verdict

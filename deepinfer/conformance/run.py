@@ -1,0 +1,66 @@
+"""`run_suite`: run a profile on a backend and complete its report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from deepinfer.backend.registry import Selected
+from deepinfer.conformance.case import Tier, Verdict
+from deepinfer.conformance.document import Report
+from deepinfer.conformance.profiles import Profile, claims
+from deepinfer.conformance.registry import Check, selected
+from deepinfer.conformance.subject import Subject
+from deepinfer.conformance.workers import TIME_LIMIT, Target, run_isolated
+from deepinfer.errors import UsageError
+
+OnVerdict = Callable[[Verdict], None]
+
+
+def run_suite(
+    chosen: Selected,
+    profile: Profile,
+    tier: Tier,
+    *,
+    pattern: str | None = None,
+    ids: Iterable[str] = (),
+    workers: int = 0,
+    limit: float = TIME_LIMIT,
+    on_verdict: OnVerdict = lambda verdict: None,
+) -> Report:
+    """The report of a run. pattern: of operator names; ids: these cases alone.
+
+    workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
+    """
+    if workers < 0:
+        raise UsageError(f"workers is {workers}; allowed: 0 (this process) or more")
+    subject = Subject.load(chosen)
+    checks = selected(tier, profile.operators, pattern, ids)
+    report = Report(
+        chosen.spec.name,
+        chosen.mode.name,
+        chosen.mode.label,
+        profile.name,
+        tier,
+        tuple(sorted(subject.native)),
+        workers=workers,
+        device=str(subject.backend.device),
+    )
+    started = time.monotonic()
+    for verdict in _verdicts(checks, subject, chosen, workers, limit):
+        report.verdicts.append(verdict)
+        on_verdict(verdict)
+    order = {check.id: place for place, check in enumerate(checks)}
+    report.verdicts.sort(key=lambda verdict: order[verdict.case.id])
+    report.seconds = time.monotonic() - started
+    report.claims = claims(profile, tier, report.verdicts)
+    return report
+
+
+def _verdicts(
+    checks: list[Check], subject: Subject, chosen: Selected, workers: int, limit: float
+) -> Iterable[Verdict]:
+    if not workers:
+        return (check.run(subject) for check in checks)
+    target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment)
+    return run_isolated(checks, target, workers, limit)
