@@ -142,6 +142,84 @@ def golden(
     raise typer.Exit(report.exit_code)
 
 
+@app.command()
+def conformance(
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator", help='Backend by name, or "all"; default: DEEPINFER_ACCELERATOR.'
+        ),
+    ] = None,
+    mode: Mode = None,
+    profile: Annotated[str, typer.Option(help="Which operators: core, full, ...")] = "core",
+    tier: Annotated[str, typer.Option(help="quick, full or soak.")] = "quick",
+    native: Annotated[
+        bool, typer.Option("--native", help="The profile's key operators must be native too.")
+    ] = False,
+    operator: Annotated[
+        str | None, typer.Option("--operator", help="Only operators whose name fits a pattern.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="Only this case, by id; repeatable.")
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", help="Directory for report.json and report.html.")
+    ] = None,
+    dump: Annotated[
+        str | None, typer.Option("--dump", help="Write the inputs and outputs of --case there.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", help="Processes; 0 runs without isolation.")
+    ] = 1,
+    limit: Annotated[float, typer.Option("--limit", help="Seconds that a case may take.")] = 120.0,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", help="Two reports: say what changed, run nothing."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Prove a backend: every operator against the reference, with all that must hold beside."""
+    from deepinfer.checkpoint.progress import progress_bar
+    from deepinfer.cli.selection import choose
+    from deepinfer.conformance import command
+
+    ids = tuple(case or ())
+    if compare is not None:
+        text, same = command.compare(*compare)
+        print(text)
+        raise typer.Exit(0 if same else 1)
+    if not limit > 0:
+        raise UsageError(f"limit is {limit:g}; allowed: seconds above 0")
+    command.tier_named(tier)
+    if (accelerator or environment.text(environment.ACCELERATOR)) == command.ALL:
+        flags = ["--profile", profile, "--tier", tier, "--workers", str(workers)]
+        flags += ["--limit", str(limit), *(["--native"] if native else [])]
+        flags += ["--operator", operator] if operator else []
+        flags += [part for one in ids for part in ("--case", one)]
+        rows, text = command.run_all(flags, environment.names(environment.SKIP_BACKENDS))
+        print(json_module.dumps(rows, indent=2) if json else text)
+        raise typer.Exit(1 if any(row["result"] in ("failed", "error") for row in rows) else 0)
+    chosen = choose(accelerator, mode)
+    if dump is not None:
+        for folder in command.dump(chosen, ids, dump):
+            print(folder)
+        return
+    with progress_bar("cases", None, enabled=not json) as advance:
+        result = command.run(
+            chosen,
+            profile=profile,
+            tier=tier,
+            pattern=operator,
+            ids=ids,
+            workers=workers,
+            limit=limit,
+            directory=report,
+            on_verdict=lambda verdict: advance(1),
+        )
+    print(json_module.dumps(result.to_dict(), indent=1) if json else command.table(result))
+    raise typer.Exit(0 if result.passed(native) else 1)
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,

@@ -1,0 +1,135 @@
+"""`deepinfer conformance`: prove a backend. Body of the command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deepinfer.backend.registry import Selected, discover
+from deepinfer.conformance.case import Tier, Verdict
+from deepinfer.conformance.document import Report, read_report
+from deepinfer.conformance.dump import dump_case
+from deepinfer.conformance.profiles import profile_named
+from deepinfer.conformance.registry import by_id
+from deepinfer.conformance.report import compare_reports, page, table
+from deepinfer.conformance.run import run_suite
+from deepinfer.conformance.subject import Subject
+from deepinfer.errors import UsageError
+
+ALL = "all"
+REPORT_JSON, REPORT_HTML = "report.json", "report.html"
+
+
+def tier_named(name: str) -> Tier:
+    """The tier; UsageError for a name that is none."""
+    if name not in list(Tier):
+        raise UsageError(f"tier is {name!r}; allowed: {', '.join(Tier)}")
+    return Tier(name)
+
+
+def run(
+    chosen: Selected,
+    *,
+    profile: str = "core",
+    tier: str = "quick",
+    pattern: str | None = None,
+    ids: tuple[str, ...] = (),
+    workers: int = 1,
+    limit: float,
+    directory: str | None = None,
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+) -> Report:
+    """Run the suite on one backend in one mode; writes the report where a directory is named."""
+    report = run_suite(
+        chosen,
+        profile_named(profile),
+        tier_named(tier),
+        pattern=pattern,
+        ids=ids,
+        workers=workers,
+        limit=limit,
+        on_verdict=on_verdict,
+    )
+    if directory is not None:
+        write_report(report, Path(directory))
+    return report
+
+
+def write_report(report: Report, directory: Path) -> None:
+    """report.json and report.html in a directory, which is made; UsageError where it cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / REPORT_JSON).write_text(json.dumps(report.to_dict(), indent=1) + "\n")
+        (directory / REPORT_HTML).write_text(page(report), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"report directory {str(directory)!r} cannot be written: {error.strerror}"
+        ) from error
+
+
+def compare(first: str, second: str) -> tuple[str, bool]:
+    """Two reports compared: the text, and whether nothing got worse."""
+    return compare_reports(read_report(first), read_report(second))
+
+
+def dump(chosen: Selected, ids: tuple[str, ...], directory: str) -> list[Path]:
+    """Write inputs, expected and got of cases, with a script that replays each."""
+    if not ids:
+        raise UsageError("--dump needs the cases that are written: name them with --case")
+    subject = Subject.load(chosen)
+    return [dump_case(by_id(text), subject, Path(directory)) for text in ids]
+
+
+def run_all(arguments: list[str], skip: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
+    """Run the suite on every usable backend and mode, each in a process of its own.
+
+    arguments: flags of the command for each run. Returns one record per backend and mode, and the
+    matrix as text. A backend that computes nothing is left out, and said so.
+    """
+    rows: list[dict[str, Any]] = []
+    for backend in discover(skip):
+        if backend.spec is None or not backend.usable:
+            rows.append(_row(backend.name, "", "not usable", backend.reasons()))
+        elif not backend.spec.computes:
+            rows.append(_row(backend.name, "", "left out", "computes nothing"))
+        else:
+            for mode in backend.spec.modes:
+                rows.append(_run_one(backend.name, mode.name, arguments))
+    width = max(len(f"{row['accelerator']} {row['mode']}") for row in rows) if rows else 0
+    lines = [
+        f"{row['accelerator'] + ' ' + row['mode']:<{width}}  {row['result']:<12} {row['detail']}"
+        for row in rows
+    ]
+    return rows, "\n".join(lines)
+
+
+def _run_one(accelerator: str, mode: str, arguments: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", "import sys, deepinfer_launcher as d; sys.exit(d.main())"]
+        done = subprocess.run(
+            [*command, "conformance", "--accelerator", accelerator, "--mode", mode]
+            + ["--report", folder, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        path = Path(folder) / REPORT_JSON
+        if not path.exists():
+            lines = done.stderr.strip().splitlines()
+            return _row(accelerator, mode, "error", lines[-1] if lines else f"{done.returncode}")
+        document = read_report(path)
+    result = "passed" if done.returncode == 0 else "failed"
+    row = _row(accelerator, mode, result, document["claims"]["sentence"])
+    return {**row, "counts": document["counts"]}
+
+
+def _row(accelerator: str, mode: str, result: str, detail: str) -> dict[str, Any]:
+    return {"accelerator": accelerator, "mode": mode, "result": result, "detail": detail}
+
+
+__all__ = ["ALL", "compare", "dump", "run", "run_all", "table", "tier_named"]
