@@ -25,8 +25,8 @@ from deepinfer.engine.request import FinishReason, Request, Sequence, Status
 from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
-from deepinfer.engine.stats import Stats
-from deepinfer.errors import RequestError
+from deepinfer.engine.stats import EngineStats, Stats
+from deepinfer.errors import PromptTooLongError, RequestError
 from deepinfer.model.backbone import Residual
 
 if TYPE_CHECKING:
@@ -67,13 +67,12 @@ class EngineCore:
         request_id: str | None = None,
         on_token: Callable[[Sequence], None] | None = None,
     ) -> Request:
-        """Queue a request. RequestError when it is wrong or can never fit, with the numbers."""
+        """Queue a request.
+
+        RequestError when it is wrong; PromptTooLongError, with the numbers, when it can never fit.
+        Stop strings are the business of on_token, which may finish the sequence it is called with.
+        """
         tokens = self.runner.validate(prompt)
-        if params.stop:
-            raise RequestError(
-                f"stop is {list(params.stop)}: stop strings come with the text interface, which is "
-                "not built yet; use stop_token_ids"
-            )
         params.check_vocabulary(self.runner.config.text.vocab_size)
         self._check_fit(len(tokens), params)
         number = next(self._numbers)
@@ -100,6 +99,17 @@ class EngineCore:
             return False
         self._finish([s for s in request.sequences if not s.finished], FinishReason.ABORT)
         return True
+
+    def request(self, request_id: str) -> Request | None:
+        """The unfinished request of this id, or None."""
+        return self._requests.get(request_id)
+
+    def snapshot(self) -> EngineStats:
+        """What the engine is doing and has done."""
+        scheduler = self.scheduler
+        return self.stats.snapshot(
+            len(scheduler.running), len(scheduler.waiting), scheduler.num_preempted
+        )
 
     @property
     def has_work(self) -> bool:
@@ -157,6 +167,8 @@ class EngineCore:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
     def _enter(self, sequence: Sequence) -> None:
+        if not sequence.request.scheduled_at:
+            sequence.request.scheduled_at = time.monotonic()
         self.sampler.enter(sequence)
         self.columns.enter(sequence)
 
@@ -173,18 +185,18 @@ class EngineCore:
                     f"the index scores of {most} rows take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT "
                     f"({limits.score_bytes} bytes)"
                 )
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, {reason} and chunked_prefill is off; switch it "
                 "on, shorten the prompt or raise that limit"
             )
         if length > limits.max_sum_length:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens and DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K allows "
                 f"{limits.max_sum_length} in one step; shorten the prompt or raise the variable"
             )
         blocks, held = cache.layout.blocks_for(length + 1), cache.blocks.capacity
         if blocks > held:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, which with one output token need {blocks} cache "
                 f"blocks of {cache.layout.block_tokens} tokens; the engine has {held}. Shorten "
                 "the prompt or raise num_blocks"

@@ -38,7 +38,7 @@ from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
 from deepinfer.engine.stats import Stats
-from deepinfer.errors import RequestError, UsageError
+from deepinfer.errors import PromptTooLongError, RequestError, UsageError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
@@ -198,7 +198,7 @@ class Engine:
             )
         limit = self.sizes.max_model_len
         if len(tokens) + 1 > limit:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens and max_model_len is {limit}, which must "
                 "also hold one output token; shorten the prompt or raise max_model_len"
             )
@@ -218,7 +218,12 @@ class Engine:
                 "deepinfer.engine.core.EngineCore, or leave logprobs, top_logprobs and "
                 "prompt_logprobs out"
             )
-        core = EngineCore(self, self.limits)
+        if params.stop:
+            raise RequestError(
+                f"stop is {list(params.stop)} and this call has no text; use deepinfer.LLM, or "
+                "stop_token_ids"
+            )
+        core = EngineCore(self)
         request = core.add(prompt, params)
         sequence, sent = request.sequences[0], 0
         try:

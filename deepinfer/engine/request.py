@@ -33,6 +33,7 @@ class FinishReason:
     ABORT = "abort"
     ERROR = "error"
     NO_RESOURCES = "insufficient_system_resource"
+    TOO_LONG = "prompt_length_exceeded"
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt and its answers. number: order of arrival.
+    """A prompt and its answers. number: order of arrival. Times are of `time.monotonic`.
 
     prompt_logprobs: of prompt tokens 1.. in order, when asked for; the first token has none.
     on_token is called with each sequence that got a token, and may call its `finish`.
@@ -117,6 +118,7 @@ class Request:
     prompt: Int64Array
     params: SamplingParams
     arrival: float
+    scheduled_at: float = 0.0
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     on_token: Callable[[Sequence], None] | None = None

@@ -125,6 +125,8 @@ class Sampler:
             Purpose.SAMPLE,
         )
         ids = drawn.cpu().numpy()
+        for place in special:
+            ids[place] = _forced(rows[place], int(ids[place]))
         logprobs: list[TokenLogprobs | None] = [None] * len(rows)
         if raw is not None:
             count = max(rows[place].request.params.top_logprobs for place in wanted)
@@ -225,6 +227,8 @@ class Sampler:
             row[allowed] = kept
         if params.banned_token_ids:
             row[self._ids(params.banned_token_ids)] = float("-inf")
+        if sequence.output_length < params.first_n_token_no_eos:
+            row[self._eos_id] = float("-inf")
         if sequence.output_length < params.min_tokens:
             stops = {*params.stop_token_ids, *(() if params.ignore_eos else (self._eos_id,))}
             if stops:
@@ -246,6 +250,13 @@ class Sampler:
             if len(ids):
                 amount = params.frequency_penalty * counts + params.presence_penalty
                 row[self._ids(ids.tolist())] -= self._operators.tensor(amount, row.dtype)
+
+
+def _forced(sequence: Running, token: int) -> int:
+    """The token that the request forces at this place, or the one that was drawn."""
+    golden = sequence.request.params.golden_token_ids
+    place = sequence.output_length
+    return golden[place] if token >= 0 and place < len(golden) else token
 
 
 def _mass_below(processed: Tensor, columns: Tensor) -> Tensor:
