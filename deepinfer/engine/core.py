@@ -54,10 +54,11 @@ class EngineCore:
         self.sampler = Sampler(
             runner.operators, slots, runner.config.eos_token_id, rules or runner.rules
         )
-        self.columns = TokenColumns(slots, runner.history)
+        self.columns = TokenColumns(slots, runner.history, runner.config.eos_token_id)
         self.scheduler.on_enter = self._enter
         self.stats = Stats(runner.cache, limits)
         self._requests: dict[str, Request] = {}
+        self._unforked: set[int] = set()
         self._numbers = itertools.count()
 
     def add(
@@ -89,6 +90,8 @@ class EngineCore:
             if index:
                 request.sequences[-1].status = Status.PLANNED
         self._requests[request_id] = request
+        if params.n > 1:
+            self._unforked.add(number)
         self.scheduler.add(request.sequences[0])
         return request
 
@@ -170,7 +173,7 @@ class EngineCore:
         if not sequence.request.scheduled_at:
             sequence.request.scheduled_at = time.monotonic()
         self.sampler.enter(sequence)
-        self.columns.enter(sequence)
+        self.columns.enter(sequence, self.runner.sizes.max_model_len)
 
     def _check_fit(self, length: int, params: SamplingParams) -> None:
         cache, limits = self.runner.cache, self.limits
@@ -220,44 +223,52 @@ class EngineCore:
                     request.params.top_logprobs,
                 )
 
-    def _head(self, residual: Residual, rows: Int64Array) -> torch.Tensor:
-        """Logits of rows of the step's batch."""
+    def _head(self, residual: Residual, rows: Int64Array | None) -> torch.Tensor:
+        """Logits of rows of the step's batch, None for all of them."""
         tensor = self.runner.operators.tensor
-        return self.runner.backbone.head(residual, tensor(rows, torch.int64))
+        chosen = None if rows is None else tensor(rows, torch.int64)
+        return self.runner.backbone.head(residual, chosen)
 
     def _sample(self, plan: Plan, residual: Residual) -> Int64Array:
         """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
         rows = plan.drawing
         if not rows:
             return np.zeros(0, np.int64)
-        logits = self._head(residual, plan.last_rows[plan.samples])
-        drawn = self.sampler.draw(logits, plan.slots[plan.samples], rows)
-        for sequence, logprobs in zip(rows, drawn.logprobs, strict=True):
-            if logprobs is not None:
-                sequence.logprobs.append(logprobs)
+        slots = plan.slots[plan.samples]
+        logits = self._head(residual, None if plan.only_draws else plan.last_rows[plan.samples])
+        drawn = self.sampler.draw(logits, slots, rows, self.columns.known[slots])
+        for place, logprobs in drawn.logprobs.items():
+            rows[place].logprobs.append(logprobs)
         return drawn.ids
 
     def _commit(self, plan: Plan, ids: Int64Array) -> list[Request]:
         self._fork_siblings(plan)
         self.runner.cache.commit_rows(plan.slots, plan.stops)
-        drawing = plan.drawing
-        self.scheduler.advanced(plan.slots[plan.samples])
-        self.columns.advanced(plan.slots[plan.samples], ids)
+        slots = plan.slots[plan.samples]
+        self.scheduler.advanced(slots)
+        looked = np.flatnonzero(self.columns.advance(slots, ids)).tolist()
+        if not looked:
+            return []
         now = time.monotonic()
-        pairs = zip(drawing, ids.tolist(), strict=True)
-        return self._retire([s for s, token in pairs if self._take(s, token, now)])
+        drawing = plan.drawing
+        return self._retire(
+            [drawing[i] for i in looked if self._look(drawing[i], int(ids[i]), now)]
+        )
 
-    def _take(self, sequence: Sequence, token: int, now: float) -> bool:
-        """Give a sequence its token; has that finished it?"""
+    def _look(self, sequence: Sequence, token: int, now: float) -> bool:
+        """Look at a sequence that got a token; has that finished it?"""
         if sequence.finished:
             return False  # another sequence's callback has aborted it
         if token < 0:
             sequence.error = nothing_to_draw(sequence.request.params)
             sequence.finish(FinishReason.ERROR)
             return True
-        sequence.append(token)
+        params = sequence.request.params
         if sequence.output_length == 1:
             sequence.first_token_at = now
+            if sequence.request.on_token is None and not params.stop_token_ids:
+                assert sequence.cache is not None
+                self.columns.unwatch(sequence.cache.slot)
         self._end_by_token(sequence, token)
         self._report(sequence)
         return sequence.finished
@@ -289,6 +300,8 @@ class EngineCore:
         They compute that token's row again, which gives the logits of their own first draw. A
         sample without a free place waits like a new request.
         """
+        if not self._unforked:
+            return
         for sequence, stop in zip(plan.sequences, plan.stops.tolist(), strict=True):
             if sequence.request.params.n == 1 or stop != sequence.prompt_length:
                 continue
@@ -296,6 +309,7 @@ class EngineCore:
             if not siblings:
                 continue
             assert sequence.cache is not None
+            self._unforked.discard(sequence.request.number)
             self.runner.cache.commit(sequence.cache, stop - 1)
             for sibling in siblings:
                 if self.scheduler.can_enter():
@@ -323,6 +337,7 @@ class EngineCore:
                     sibling.finish(sequence.finish_reason)
             if request.finished and self._requests.pop(request.request_id, None) is not None:
                 complete.append(request)
+                self._unforked.discard(request.number)
                 self.stats.finished(request)
         return complete
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class Plan:
     samples: npt.NDArray[np.bool_]
     copies: Copies
 
-    @property
+    @cached_property
     def drawing(self) -> list[Running]:
         """The sequences that draw a token."""
         if self.samples.all():
@@ -51,11 +52,16 @@ class Plan:
         return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
 
     @property
+    def only_draws(self) -> bool:
+        """Has every sequence one row, from which it draws?"""
+        return self.num_rows == len(self.sequences) and bool(self.samples.all())
+
+    @property
     def last_rows(self) -> Int64Array:
         """Number of each sequence's last row in the batch [n]."""
         return np.asarray(np.cumsum(self.stops - self.starts) - 1)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of the step."""
         return int((self.stops - self.starts).sum())
@@ -195,6 +201,7 @@ class Scheduler:
             if sequence.cache is None:
                 queued = True
                 continue
+            sequence.leave()
             self.cache.close(sequence.cache)
             sequence.cache = None
             self._changed = True
@@ -246,6 +253,7 @@ class Scheduler:
         alone = len(self.running) == 1
         sequence = self.running.pop()
         assert sequence.cache is not None
+        sequence.leave()
         self.num_preempted += 1
         sequence.preemptions += 1
         if alone or self.limits.stop_preempted_request:

@@ -28,6 +28,8 @@ class EngineStats:
     num_preemptions: int
     request_success: dict[str, int]
     steps: int
+    prefill_tokens: int
+    decode_tokens: int
     prefill_seconds: float
     decode_seconds: float
     schedule_seconds: float
@@ -98,6 +100,8 @@ class Stats:
             num_preemptions=preemptions,
             request_success=dict(self.reasons),
             steps=self.steps,
+            prefill_tokens=self.prefill_rows,
+            decode_tokens=self.decode_rows,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
             schedule_seconds=self.schedule_seconds,

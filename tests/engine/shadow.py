@@ -95,8 +95,10 @@ class ShadowRunner:
                 assert before[place, (start - 1) % 2] == last, "the slot is another sequence's"
         return lambda r: self._row(int(positions[r]), int(sequence[r]), blocks, pages, first)
 
-    def head(self, residual: Any, rows: torch.Tensor) -> torch.Tensor:
-        return torch.stack([residual(r) for r in rows])
+    def head(self, residual: Any, rows: torch.Tensor | None) -> torch.Tensor:
+        return torch.stack(
+            [residual(r) for r in (range(self.num_rows[-1]) if rows is None else rows)]
+        )
 
     def _row(
         self, position: int, sequence: int, blocks: Tokens, pages: Tokens, first: Tokens
