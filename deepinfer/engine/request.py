@@ -56,6 +56,7 @@ class Sequence:
     """One answer. tokens [>= known] int64 holds prompt and output; known counts them.
 
     error says why it ended without or before its last token; exception is what a step raised.
+    last_token_at: when it got its last token before a preemption.
     """
 
     request: Request
@@ -73,6 +74,7 @@ class Sequence:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     preemptions: int = 0
     first_token_at: float = 0.0
+    last_token_at: float = 0.0
     finished_at: float = 0.0
 
     @property

@@ -51,6 +51,7 @@ class ShadowRunner:
         self.sizes = SimpleNamespace(max_model_len=max_model_len)
         self.rules = NO_RULES
         self.history = None
+        self.slot_bytes = 16
         self.pools = self.backbone = self
         self.context = np.full((blocks + 1, BLOCK), -1)
         self.window = np.full((pages + 1, PAGE), -1)
