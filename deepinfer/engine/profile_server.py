@@ -83,6 +83,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     daemon_threads = False
     block_on_close = True
     allow_reuse_port = False
+    request_queue_size = 2 * MAX_CONNECTIONS
     timeout = POLL_SECONDS
 
     def __init__(self, profiler: Profiler, directory: Path, port: int) -> None:

@@ -122,6 +122,9 @@ class Step:
     first_tokens: npt.NDArray[np.float64]
 
 
+_NONE = np.zeros(0)
+
+
 class Stats:
     """Counters of one engine. One thread feeds them, any thread may take a snapshot.
 
@@ -160,15 +163,20 @@ class Stats:
     def stepped(self, plan: Plan, ids: Int64Array, seconds: float) -> Step:
         """Account for a step; ids [drawing] are the tokens drawn, -1 where there was none."""
         rows = plan.stops - plan.starts
-        decoding = int(
-            ((rows == 1) & plan.samples & (plan.starts >= self._prompt_length[plan.slots])).sum()
-        )
+        after_prompt = plan.starts >= self._prompt_length[plan.slots]
+        decoding = int(np.count_nonzero((rows == 1) & plan.samples & after_prompt))
         total = int(rows.sum())
-        drawn = plan.slots[plan.samples][ids >= 0]
-        ends = plan.stops[plan.samples][ids >= 0]
+        sampling = int(np.count_nonzero(plan.samples))
+        drawn = plan.slots if sampling == len(rows) else plan.slots[plan.samples]
+        if (ids < 0).any():
+            drawn = drawn[ids >= 0]
         now = time.monotonic()
         before = self._last_token[drawn]
-        first = now - self._arrival[drawn[ends == self._prompt_length[drawn]]]
+        gaps, first = now - before, _NONE
+        if not (before > 0).all():
+            gaps = gaps[before > 0]
+            # No token before: the first one, as preempted sequences bring the time of theirs.
+            first = now - self._arrival[drawn[before == 0]]
         self._last_token[drawn] = now
         with self._lock:
             self.steps += 1
@@ -179,13 +187,13 @@ class Stats:
             self.decode_seconds += seconds * decoding / total
             self._iteration_tokens.add(total)
             self._first_token.extend(first)
-            self._between_tokens.extend((now - before)[before > 0])
+            self._between_tokens.extend(gaps)
         return Step(
             total - decoding,
             decoding,
             len(drawn),
-            len(rows) - int(plan.samples.sum()),
-            int((rows * plan.stops).sum()),
+            len(rows) - sampling,
+            int(rows @ plan.stops),
             int(plan.stops.max()),
             int(plan.stops.min()),
             seconds,

@@ -9,6 +9,7 @@ A part also opens the profiler range `deepinfer:<name>` while a profile is taken
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -40,7 +41,7 @@ class Timer:
         self.count = 0
         self.total = self.last = self.max = 0.0
         self._started = 0.0
-        self._range: torch.profiler.record_function | None = None
+        self._range: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
         if self._timers.profiling:
