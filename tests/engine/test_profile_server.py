@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from deepinfer import LLM
 from deepinfer.config.settings import Settings
-from deepinfer.engine import profile_server
+from deepinfer.engine import Engine, profile_server
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.profile_server import HOST, MAX_CONNECTIONS, ProfileServer
 from deepinfer.engine.profiling import ProfileError, Profiler
 from deepinfer.errors import UsageError
-from tests.engine.shadow import add, drain, shadow_core
+from tests.engine.shadow import add, drain, greedy, shadow_core
 
 
 class Taken(Profiler):
@@ -189,11 +190,15 @@ def raw(server: ProfileServer, text: bytes) -> socket.socket:
 
 @pytest.mark.parametrize("text", [b"", b"GET /pro", b"POST /profile HTTP/1.1\r\nContent-Le"])
 def test_a_silent_client_delays_neither_others_nor_the_end(
-    text: bytes, server: ProfileServer
+    text: bytes, server: ProfileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(profile_server._Handler, "timeout", 20)
     with raw(server, text) as silent:
         assert ask(server)[0] == 200
-        server.close()
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        closing.join(5)
+        assert not closing.is_alive(), "it waits for the client"
         silent.makefile("rb").read()  # to its end, which a time-out would not be
 
 
@@ -222,9 +227,11 @@ def test_what_is_no_http_harms_nothing(text: bytes, server: ProfileServer, taken
     assert ask(server)[0] == 200 and len(taken.asked) == 1
 
 
-def test_connections_are_bounded(server: ProfileServer) -> None:
+def test_connections_are_bounded(server: ProfileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_server._Handler, "timeout", None)
     silent = [raw(server, b"GET") for _ in range(MAX_CONNECTIONS)]
     with raw(server, b"") as refused:
+        refused.settimeout(5)
         assert refused.recv(1) == b""
     for connection in silent:
         connection.close()
@@ -271,6 +278,24 @@ def test_a_trace_of_an_engine(tmp_path: Path) -> None:
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     for part in ("schedule", "prepare_input", "forward", "sample", "commit"):
         assert names.count(f"deepinfer:{part}") == 3, part
+
+
+@pytest.mark.parametrize("prompts", [[], [[1, 2, 3]]])
+def test_the_text_interface_serves_until_it_is_closed(
+    prompts: list[list[int]],
+    small_engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    values = {"PROFILE_HTTP_ENABLE": "1", "PROFILE_HTTP_PORT_BASE": str(port)}
+    named = {f"DEEPINFER_{name}": value for name, value in values.items()}
+    monkeypatch.setattr(small_engine, "settings", Settings.from_environment(named))
+    with LLM.of(small_engine) as llm:
+        llm.generate(prompts, greedy(2), use_tqdm=False)
+        assert ask(port, "/nothing")[0] == 404
+    with pytest.raises(ConnectionRefusedError):
+        ask(port)
 
 
 def test_it_is_off_by_default(tmp_path: Path) -> None:

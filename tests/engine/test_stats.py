@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from deepinfer import LLM
 from deepinfer.engine import Engine
@@ -14,7 +15,7 @@ from deepinfer.engine.core import EngineCore
 from deepinfer.engine.distribution import RECENT, Distribution, DistributionStats
 from deepinfer.engine.scheduler import Limits
 from tests.engine.runs import random_tokens
-from tests.engine.shadow import add, drain, greedy, prompt_of, shadow_core
+from tests.engine.shadow import VOCABULARY, add, drain, greedy, prompt_of, shadow_core
 
 
 @pytest.mark.parametrize("sizes", [[5], [3, 0, 4], [RECENT - 1, 3], [RECENT + 7], [9000, 2]])
@@ -121,6 +122,17 @@ def test_how_requests_end() -> None:
     stats = core.stats()
     assert stats.request_success == {"abort": 1, "error": 1}
     assert stats.steps == 1, "a step that raised is none"
+
+
+def test_where_there_was_nothing_to_draw_no_token_is_counted() -> None:
+    core, runner = shadow_core()
+    nothing = torch.full((1, VOCABULARY), float("nan"))
+    runner.head = lambda residual, rows: nothing  # type: ignore[method-assign]
+    add(core, 5)
+    drain(core)
+    stats = core.stats()
+    assert stats.request_success == {"error": 1}
+    assert stats.generation_tokens == stats.time_to_first_token_seconds.count == 0
 
 
 def test_bytes_are_those_of_the_tensors(small_engine: Engine) -> None:
