@@ -29,7 +29,14 @@ from deepinfer.engine.job import Job, OnDelta, OnDone
 from deepinfer.engine.loop import EngineLoop
 from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.outputs import RequestDelta, RequestOutput
-from deepinfer.engine.prompts import Chat, Prompt, encode_prompt, params_list, prompt_list
+from deepinfer.engine.prompts import (
+    Chat,
+    Prompt,
+    check_request_id,
+    encode_prompt,
+    params_list,
+    prompt_list,
+)
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
@@ -177,11 +184,7 @@ class LLM:
         """
         deltas: queue.SimpleQueue[RequestDelta | None] = queue.SimpleQueue()
         handle = self._submit(
-            prompt,
-            sampling_params or SamplingParams(),
-            request_id,
-            deltas.put,
-            lambda output: deltas.put(None),
+            prompt, sampling_params, request_id, deltas.put, lambda output: deltas.put(None)
         )
         try:
             while (delta := deltas.get()) is not None:
@@ -227,9 +230,7 @@ class LLM:
         def put(delta: RequestDelta | None) -> None:
             _in_loop(loop, lambda: deltas.put_nowait(delta))
 
-        handle = self._submit(
-            prompt, sampling_params or SamplingParams(), request_id, put, lambda output: put(None)
-        )
+        handle = self._submit(prompt, sampling_params, request_id, put, lambda output: put(None))
         try:
             while (delta := await deltas.get()) is not None:
                 yield delta
@@ -246,20 +247,22 @@ class LLM:
     ) -> RequestHandle:
         """Queue a request and go on. on_delta and on_done are called in the engine's thread: they
         must be quick, and what they raise is logged. UsageError when closed."""
-        return self._submit(
-            prompt, sampling_params or SamplingParams(), request_id, on_delta, on_done
-        )
+        return self._submit(prompt, sampling_params, request_id, on_delta, on_done)
 
     def _submit(
         self,
         prompt: Any,
-        params: SamplingParams,
+        sampling_params: SamplingParams | None,
         request_id: str | None = None,
         on_delta: OnDelta | None = None,
         on_done: OnDone | None = None,
     ) -> RequestHandle:
         tokenizer = self.engine.tokenizer
-        request_id = f"request-{next(self._numbers)}" if request_id is None else request_id
+        (params,) = params_list(sampling_params, 1)
+        if request_id is None:
+            request_id = f"request-{next(self._numbers)}"
+        else:
+            request_id = check_request_id(request_id)
         try:
             ids, text = encode_prompt(tokenizer, prompt)
         except DeepInferError as error:

@@ -114,7 +114,7 @@ class EngineLoop:
             self.core.add(job.ids, job.params, job.request_id, job.on_token)
         except PromptTooLongError as error:
             job.fail(error, FinishReason.TOO_LONG)
-        except DeepInferError as error:
+        except Exception as error:  # whatever is wrong with a request, it is that request's alone
             job.fail(error)
         else:
             self._jobs[job.request_id] = job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from deepinfer.engine.request import Request, Sequence, TokenLogprobs
@@ -38,11 +39,12 @@ class CompletionOutput:
 class RequestMetrics:
     """Seconds and counts of one request.
 
-    queue_time: until it was first scheduled. time_to_first_token: from its arrival to its first
+    arrival_time: when it was queued, seconds since the epoch. queue_time: until it was first scheduled. time_to_first_token: from its arrival to its first
     token. inter_token_latency: mean between tokens of a sample. total: from arrival to its end.
     Times that were not reached are None.
     """
 
+    arrival_time: float | None = None
     queue_time: float | None = None
     time_to_first_token: float | None = None
     inter_token_latency: float | None = None
@@ -62,6 +64,7 @@ class RequestMetrics:
         ]
         scheduled = request.scheduled_at
         return cls(
+            arrival_time=time.time() - (time.monotonic() - request.arrival),
             queue_time=scheduled - request.arrival if scheduled else None,
             time_to_first_token=min(firsts) - request.arrival if firsts else None,
             inter_token_latency=sum(gaps) / len(gaps) if gaps else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.errors import RequestError, UsageError
 from deepinfer.text import Tokenizer, encode_chat
+
+_OWN_ID = re.compile(r"request-\d+")
 
 Chat = Sequence[Mapping[str, Any]]
 Prompt = str | Sequence[int] | Chat
@@ -49,27 +52,45 @@ def prompt_list(prompts: Any, prompt_token_ids: Any) -> list[Any]:
     """The prompts of one call; UsageError for none, and for two lists of different lengths."""
     if prompts is None and prompt_token_ids is None:
         raise UsageError("neither prompts nor prompt_token_ids is given; give one of them")
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 2:
+        prompts = list(prompts)
     if prompts is not None and not isinstance(prompts, list | tuple):
         prompts = [prompts]
     elif prompts and _is_single(prompts):
         prompts = [prompts]
     if prompt_token_ids is None:
         return list(prompts)
-    if isinstance(prompt_token_ids, np.ndarray) and prompt_token_ids.ndim == 1:
-        prompt_token_ids = [prompt_token_ids]
-    elif prompt_token_ids and isinstance(prompt_token_ids[0], int | np.integer):
-        prompt_token_ids = [prompt_token_ids]
-    if prompts is not None and len(prompts) != len(prompt_token_ids):
+    if not isinstance(prompt_token_ids, list | tuple | np.ndarray):
         raise UsageError(
-            f"{len(prompts)} prompts and {len(prompt_token_ids)} lists of prompt_token_ids; give "
-            "one of them, or as many of each"
+            f"prompt_token_ids is {type(prompt_token_ids).__name__}; allowed: a list of token ids "
+            "for each prompt"
         )
-    return list(prompt_token_ids)
+    rows = list(prompt_token_ids)
+    if rows and isinstance(rows[0], int | np.integer):
+        rows = [prompt_token_ids]
+    if prompts is not None and len(prompts) != len(rows):
+        raise UsageError(
+            f"{len(prompts)} prompts and {len(rows)} lists of prompt_token_ids; give one of them, "
+            "or as many of each"
+        )
+    return rows
 
 
 def _is_single(prompts: Sequence[Any]) -> bool:
     """Is this one prompt (ids, or a chat) and no list of them?"""
     return isinstance(prompts[0], int | np.integer | Mapping) and not isinstance(prompts[0], bool)
+
+
+def check_request_id(request_id: object) -> str:
+    """An id that a caller gives; UsageError for one that the engine could mistake."""
+    if not isinstance(request_id, str) or not request_id:
+        raise UsageError(f"request_id is {request_id!r}; allowed: a string that is not empty")
+    if _OWN_ID.fullmatch(request_id):
+        raise UsageError(
+            f"request_id is {request_id!r}; ids of the form request-N are given to requests that "
+            "come without one: use another"
+        )
+    return request_id
 
 
 def params_list(params: Any, count: int) -> list[SamplingParams]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from deepinfer.errors import RequestError
+from deepinfer.errors import NotBuiltYetError, RequestError
 
 _ID_LISTS = ("stop_token_ids", "banned_token_ids", "golden_token_ids")
 _SWITCHES = ("ignore_eos", "include_stop", "logprobs", "prompt_logprobs", "skip_special_tokens")
@@ -85,14 +85,17 @@ class SamplingParams:
     @classmethod
     def from_names(cls, values: Mapping[str, Any]) -> SamplingParams:
         """Parameters by name; RequestError for a name that is none, with the nearest one."""
+        return cls(**values)
+
+    def __new__(cls, *args: object, **values: object) -> SamplingParams:
         known = [one.name for one in fields(cls)]
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
+                near = difflib.get_close_matches(name, known, n=1)
                 hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else "")
                 allowed = f"allowed: {', '.join(known)}"
                 raise RequestError(f"{name!r} is no sampling parameter; {hint or allowed}")
-        return cls(**values)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self._take_vendor_names()
@@ -123,7 +126,9 @@ class SamplingParams:
             object.__setattr__(self, "seed", self.seq_seed)
             object.__setattr__(self, "seq_seed", None)
         if self.so_args is not None:
-            raise RequestError("so_args is given: structured output is not built yet; leave it out")
+            raise NotBuiltYetError(
+                "so_args is given: structured output is not built yet; leave it out"
+            )
         if self.eos_id not in (None, 0):
             raise RequestError(
                 f"eos_id is {self.eos_id!r}: the end-of-sentence id is the checkpoint's; use "
