@@ -27,6 +27,10 @@ class RequestError(DeepInferError):
     """One request is wrong (an empty prompt, a foreign id); others are unaffected."""
 
 
+class PromptTooLongError(RequestError):
+    """A prompt that can never fit; the message has the numbers."""
+
+
 class BackendError(DeepInferError):
     """Base of the errors about accelerator backends."""
 

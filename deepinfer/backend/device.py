@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,8 @@ class Device:
 
     def tensor(self, values: Sequence[Any] | Any, dtype: torch.dtype) -> Tensor:
         """A device tensor from host values (lists or numpy arrays), never sharing their memory."""
+        if isinstance(values, np.ndarray) and values.dtype.isnative:
+            return torch.from_numpy(values.copy()).to(device=self.device, dtype=dtype)
         return torch.tensor(values, dtype=dtype, device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

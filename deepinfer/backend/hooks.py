@@ -51,13 +51,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What a backend says of itself. name: its entry point's. modes: the first is the default."""
+    """What a backend says of itself. name: its entry point's. modes: the first is the default.
+
+    computes: False for a backend that only has the right shapes; commands that answer prompts
+    refuse it.
+    """
 
     name: str
     contract_version: tuple[int, int]
     distribution: str
     modes: tuple[Mode, ...]
     settings: tuple[Setting, ...] = ()
+    computes: bool = True
 
     def mode(self, name: str | None) -> Mode | None:
         """The named mode, the default one for None, or None when there is no such mode."""

@@ -302,6 +302,16 @@ def _no_mode(spec: BackendSpec, mode: str | None) -> str:
     return f"backend {spec.name!r} has no mode {mode!r}; its modes are: {allowed}"
 
 
+def refuse_null(selected: Selected, allowed: bool) -> None:
+    """UsageError for a backend that computes nothing, unless that is what was asked for."""
+    if not (selected.spec.computes or allowed):
+        raise UsageError(
+            f"backend {selected.spec.name!r} computes nothing: it measures the engine alone and "
+            f"its answers mean nothing. Choose another with {ACCELERATOR}, or pass --allow-null "
+            "(allow_null=True)"
+        )
+
+
 def reference_for(selected: Selected, backend: Backend) -> Backend:
     """The reference on the backend's device; the backend itself where it is the reference."""
     if selected.spec.name == REFERENCE:

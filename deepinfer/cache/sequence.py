@@ -248,16 +248,17 @@ class CacheManager:
             )
         self.length[slots] = lengths
         gone = self._first_seen_page(lengths) - self.first_page[slots]
-        for which in np.flatnonzero(gone > 0):
-            self._drop_pages(int(slots[which]), int(gone[which]))
+        for count in np.unique(gone[gone > 0]).tolist():
+            self._drop_pages(slots[gone == count], count)
 
-    def _drop_pages(self, slot: int, gone: int) -> None:
-        table, kept = self.page_table[slot], int(self.num_pages[slot]) - gone
-        self.pages.free(int(page) for page in table[:gone])
-        table[:kept] = table[gone : gone + kept].copy()
-        table[kept : kept + gone] = 0
-        self.num_pages[slot] = kept
-        self.first_page[slot] += gone
+    def _drop_pages(self, slots: Int64Array, gone: int) -> None:
+        """Free the first `gone` pages of each of these slots."""
+        rows = self.page_table[slots]
+        self.pages.free(rows[:, :gone].ravel().tolist())
+        self.page_table[slots, :-gone] = rows[:, gone:]
+        self.page_table[slots, -gone:] = 0
+        self.num_pages[slots] -= gone
+        self.first_page[slots] += gone
 
     def _growth(self, slots: Int64Array, stops: Int64Array) -> tuple[Int64Array, Int64Array]:
         blocks = self.layout.blocks_needed(stops) - self.num_blocks[slots]
@@ -302,8 +303,12 @@ def _extend(
     table: Int64Array,
     used: Int64Array,
 ) -> None:
-    for place in np.flatnonzero(counts):
-        slot, count = int(slots[place]), int(counts[place])
-        start = int(used[slot])
-        table[slot, start : start + count] = allocator.allocate(count)
-        used[slot] = start + count
+    growing = np.flatnonzero(counts)
+    if not len(growing):
+        return
+    slots, counts = slots[growing], counts[growing]
+    blocks = np.array(allocator.allocate(int(counts.sum())), np.int64)
+    before = np.cumsum(counts) - counts
+    columns = np.arange(len(blocks)) - np.repeat(before - used[slots], counts)
+    table[np.repeat(slots, counts), columns] = blocks
+    used[slots] += counts

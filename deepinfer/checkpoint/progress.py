@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(
-    description: str, total: int, *, enabled: bool = True
+    description: str, total: int | None, *, enabled: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """A bar that yields `advance(count)`; it draws nothing where stderr is not a terminal."""
+    """A bar that yields `advance(count)`; it draws nothing where stderr is not a terminal.
+
+    total: None where nobody knows how much there is.
+    """
     if not (enabled and sys.stderr is not None and sys.stderr.isatty()):
         yield lambda count: None
         return

@@ -25,6 +25,18 @@ Accelerator = Annotated[
 ]
 Mode = Annotated[str | None, typer.Option("--mode", help="Mode of the backend.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Grace = Annotated[
+    float, typer.Option("--grace", help="Seconds that a signal leaves for partial results.")
+]
+AllowNull = Annotated[
+    bool,
+    typer.Option(
+        "--allow_null/--no_allow_null",
+        "--allow-null/--no-allow-null",
+        help="Accept a backend that computes nothing.",
+    ),
+]
+Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Bars on a terminal.")]
 
 
 @app.command()
@@ -229,6 +241,17 @@ def run(context: typer.Context) -> None:
     from deepinfer.cli.run import main as run_main
 
     raise typer.Exit(run_main(context.args))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def generate(context: typer.Context) -> None:
+    """Answer a file of prompts, one JSON object a line, in and out (--help lists the flags)."""
+    from deepinfer.cli.generate import main as generate_main
+
+    raise typer.Exit(generate_main(context.args))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,32 +6,34 @@ stdout carries answers only (or JSON lines with --json); everything else goes to
 from __future__ import annotations
 
 import json as json_module
-import sys
+import queue
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
-from deepinfer.backend.resolution import FALLBACK, NATIVE
-from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.main import Accelerator, Json, Mode, invoke
+from deepinfer.cli.flags import Given, with_engine_flags
+from deepinfer.cli.interruption import DEFAULT_GRACE, Interrupted, interruptible
+from deepinfer.cli.main import Accelerator, AllowNull, Grace, Json, Mode, Progress, invoke
+from deepinfer.cli.notes import note
 from deepinfer.cli.prompts import read_prompts
 from deepinfer.cli.selection import choose
-from deepinfer.config import environment
-from deepinfer.data import bundled_checkpoint, is_random
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.errors import RequestError, UsageError
-from deepinfer.text import StreamDecoder, encode_chat
+from deepinfer.cli.session import note_summary, open_llm, summary
+from deepinfer.engine import SamplingParams
+from deepinfer.engine.llm import LLM, RequestHandle
+from deepinfer.engine.outputs import CompletionOutput, RequestDelta, RequestOutput
 
 DEFAULT_PROMPT = "Once upon a time there was a small chip that wanted to"
+DEFAULTS = {"temperature": 0.0, "max_tokens": 48}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
+@with_engine_flags
 def run(
+    given: Given,
     prompts: Annotated[
         list[str] | None, typer.Argument(help='Prompts; "-" reads one prompt a line from stdin.')
     ] = None,
@@ -51,88 +53,37 @@ def run(
     chat: Annotated[
         bool, typer.Option("--chat", help="Wrap each prompt as a user message.")
     ] = False,
-    ep: Annotated[int, typer.Option("--ep", help="Devices for expert parallelism.")] = 1,
     accelerator: Accelerator = None,
     mode: Mode = None,
     revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
-    numerics: Annotated[str, typer.Option(help="auto, ref or infer.")] = "auto",
-    compute: Annotated[str, typer.Option(help="bf16; fp32 or fp64 to debug.")] = "bf16",
-    temperature: Annotated[float, typer.Option(help="0 takes the most probable token.")] = 0.0,
-    top_p: Annotated[float, typer.Option("--top_p", "--top-p")] = 1.0,
-    top_k: Annotated[int, typer.Option("--top_k", "--top-k", help="-1: no limit.")] = -1,
-    min_p: Annotated[float, typer.Option("--min_p", "--min-p")] = 0.0,
-    max_tokens: Annotated[int, typer.Option("--max_tokens", "--max-tokens")] = 48,
-    seed: Annotated[int | None, typer.Option(help="64-bit seed; default: drawn.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore_eos", "--ignore-eos")] = False,
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            "--max_model_len",
-            "--max-model-len",
-            help="Tokens per sequence; default: the model's limit, or what the memory holds.",
-        ),
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option("--max_num_batched_tokens", "--max-num-batched-tokens", help="Rows per step."),
-    ] = None,
+    grace: Grace = DEFAULT_GRACE,
+    allow_null: AllowNull = False,
+    progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Answer prompts from arguments, a file or stdin; without any, a default prompt."""
-    try:
-        params = SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            min_p=min_p,
-            max_tokens=max_tokens,
-            seed=seed,
-            ignore_eos=ignore_eos,
-        )
-    except RequestError as error:  # here it is the call that is wrong, for every prompt
-        raise UsageError(str(error)) from error
-    options = EngineOptions(
-        numerics=numerics,
-        compute=compute,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=max_num_batched_tokens,
-        expert_parallel_size=ep,
-    )
+    """Answer prompts from arguments, a file or stdin; without any, a default prompt.
+
+    All of them run together; answers come in the order of the prompts.
+    """
+    params, options = given.params(DEFAULTS), given.options()
     selected = choose(accelerator, mode)  # may re-execute the process: before stdin is read
-    texts = list(read_prompts(prompts or [], prompt_file))
-    if not prompts and prompt_file is None:
-        texts = [DEFAULT_PROMPT]
-    elif not texts:
-        _note("there is no prompt: what was to be read is empty")
-    path: str | Path | None = model_name
-    if path is None:
-        path = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
-    with Checkpoint.open(path, revision=revision) as checkpoint:
-        _note(f"checkpoint {checkpoint.directory}")
-        _note(str(checkpoint.plan))
-        engine = Engine.load(
-            checkpoint,
-            selected,
-            options,
-            strict=environment.flag(environment.STRICT_OPERATORS),
-            progress=True,
-        )
-        _note(
-            f"backend {selected.spec.name}, mode {selected.mode.name} ({selected.mode.label}), "
-            f"numerics {engine.numerics.value}, compute {compute}; operators: "
-            f"{engine.operators.summary()}"
-        )
-        _note(str(engine.sizes))
-        if is_random(checkpoint.directory):
-            _note("this checkpoint has random weights: the text below is meaningless")
-        job = _Job(engine, params, chat, json)
-        failed = sum(not job.answer(place, text) for place, text in enumerate(texts))
-        job.summarise()
-    raise typer.Exit(1 if failed else 0)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with interruptible(grace):
+        try:
+            texts = list(read_prompts(prompts or [], prompt_file))
+            if not prompts and prompt_file is None:
+                texts = [DEFAULT_PROMPT]
+            elif not texts:
+                note("there is no prompt: what was to be read is empty")
+            with open_llm(
+                model_name, revision, selected, options, allow_null=allow_null, progress=progress
+            ) as llm:
+                job = _Job(llm, params, chat, json)
+                status = job.answer(texts)
+                job.summarise()
+        except Interrupted as interrupted:
+            note(f"{interrupted}: ended before anything ran", "warning")
+            status = interrupted.status
+    raise typer.Exit(status)
 
 
 def _print_json(record: dict[str, Any]) -> None:
@@ -141,94 +92,130 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 @dataclass
+class _Answer:
+    """A prompt whose answer is under way. deltas end with None."""
+
+    place: int
+    text: str
+    deltas: queue.SimpleQueue[RequestDelta | None] = field(default_factory=queue.SimpleQueue)
+    handle: RequestHandle | None = None
+
+
+@dataclass
 class _Job:
-    engine: Engine
+    llm: LLM
     params: SamplingParams
     chat: bool
     json: bool
 
-    def answer(self, place: int, text: str) -> bool:
-        """Print the answer to one prompt; False when the request failed."""
+    def answer(self, texts: list[str]) -> int:
+        """Print the answers in order: 0, 1 where a request failed, or 128 + a signal."""
+        answers = [_Answer(place, text) for place, text in enumerate(texts)]
+        failed = done = 0
         try:
-            self._answer(place, text)
-        except RequestError as error:
-            if self.json:
-                _print_json({"index": place, "prompt": text, "error": str(error)})
-            _note(f"request {place} failed: {error}")
-            return False
-        return True
+            for answer in answers:
+                self._submit(answer)
+            for answer in answers:
+                failed += not self._print(answer)
+                done += 1
+        except Interrupted as interrupted:
+            note(f"{interrupted}: {len(answers) - done} requests are ended early", "warning")
+            self._print_partial(answers[done:])
+            return interrupted.status
+        return 1 if failed else 0
 
-    def _encode(self, text: str) -> list[int]:
-        tokenizer = self.engine.tokenizer
+    def _submit(self, answer: _Answer) -> None:
+        prompt: Any = answer.text
         if self.chat:
-            return encode_chat(tokenizer, [{"role": "user", "content": text}])
-        return tokenizer.encode(text, add_bos=True)
+            prompt = [{"role": "user", "content": answer.text}]
+        deltas = answer.deltas
+        streamed = not self.json and self.params.n == 1
+        answer.handle = self.llm.submit(
+            prompt,
+            self.params,
+            on_delta=deltas.put if streamed else None,
+            on_done=lambda output: deltas.put(None),
+        )
 
-    def _answer(self, place: int, text: str) -> None:
-        prompt = self._encode(text)
-        decoder = StreamDecoder(self.engine.tokenizer, prompt)
-        ids: list[int] = []
-        parts: list[str] = []
-        reason = ""
+    def _print(self, answer: _Answer) -> bool:
+        """Print one answer as it comes; False when the request failed."""
+        assert answer.handle is not None
         if not self.json:
-            print(f"> {text}", flush=True)
-        for token in self.engine.generate(prompt, self.params):
-            ids.append(token.token_id)
-            reason = token.finish_reason
-            self._emit(parts, decoder.push(token.token_id))
-        self._emit(parts, decoder.finish())
-        if self.json:
-            record = {
-                "index": place,
-                "prompt": text,
-                "text": "".join(parts),
-                "token_ids": ids,
-                "prompt_tokens": len(prompt),
-                "finish_reason": reason,
-            }
-            _print_json(record)
+            print(f"> {answer.text}", flush=True)
+        while (delta := answer.deltas.get()) is not None:
+            print(delta.text, end="", flush=True)
+        return self._complete(answer, answer.handle.result())
+
+    def _print_partial(self, answers: list[_Answer]) -> None:
+        """Print what there is of the answers that a signal cut short."""
+        for answer in answers:
+            if answer.handle is not None:
+                answer.handle.abort()
+        for place, answer in enumerate(answers):
+            if answer.handle is None:
+                continue
+            output = answer.handle.result()
+            if not self.json and place:
+                print(f"> {answer.text}", flush=True)
+            while (delta := answer.deltas.get()) is not None:
+                print(delta.text, end="", flush=True)
+            self._complete(answer, output)
+
+    def _complete(self, answer: _Answer, output: RequestOutput) -> bool:
+        if output.error:
+            if self.json:
+                record = {"index": answer.place, "prompt": answer.text, "error": output.error}
+                _print_json(record)
+            note(f"request {answer.place} failed: {output.error}", "error")
+        elif self.json:
+            _print_json(_record(answer, output))
+        elif self.params.n > 1:
+            for one in output.outputs:
+                print(f"[{one.index}] {one.text}", flush=True)
         else:
             print(flush=True)
-
-    def _emit(self, parts: list[str], delta: str) -> None:
-        parts.append(delta)
-        if not self.json:
-            print(delta, end="", flush=True)
-
-    def summary(self) -> dict[str, Any]:
-        """The figures of the closing summary."""
-        engine = self.engine
-        prefill, decode = engine.timing.rates()
-        return {
-            "backend": engine.selected.spec.name,
-            "mode": engine.selected.mode.name,
-            "timing_meaningful": engine.selected.mode.timing,
-            "native_operators": engine.operators.providers(NATIVE),
-            "fallback_operators": engine.operators.providers(FALLBACK),
-            "prefill_tokens_per_second": prefill,
-            "decode_tokens_per_second": decode,
-            "cache_bytes_per_token": engine.layout.bytes_per_token(),
-        }
+        return not output.error
 
     def summarise(self) -> None:
         """Print the summary: one JSON line, or text on stderr."""
-        summary = self.summary()
         if self.json:
-            _print_json({"summary": summary})
-            return
-        timing = self.engine.timing
-        unmeasured = "" if summary["timing_meaningful"] else " (means nothing in this mode)"
-        fallbacks = ", ".join(summary["fallback_operators"]) or "none"
-        _note(
-            f"backend {summary['backend']}, mode {summary['mode']}: operators "
-            f"{self.engine.operators.summary()}; fallbacks: {fallbacks}"
-        )
-        _note(
-            f"prefill {summary['prefill_tokens_per_second']:.1f} tokens/s "
-            f"({timing.prefill_tokens}), decode {summary['decode_tokens_per_second']:.1f} "
-            f"tokens/s ({timing.decode_tokens}){unmeasured}, "
-            f"cache {summary['cache_bytes_per_token']:g} bytes per token"
-        )
+            _print_json({"summary": summary(self.llm)})
+        else:
+            note_summary(self.llm)
+
+
+def _record(answer: _Answer, output: RequestOutput) -> dict[str, Any]:
+    """One answer as a JSON record; further samples in `outputs`."""
+    record = {
+        "index": answer.place,
+        "prompt": answer.text,
+        **sample_record(output.outputs[0]),
+        "prompt_tokens": output.metrics.num_prompt_tokens,
+    }
+    if len(output.outputs) > 1:
+        record["outputs"] = [sample_record(one) for one in output.outputs]
+    return record
+
+
+def sample_record(output: CompletionOutput) -> dict[str, Any]:
+    """One sample as plain values; log-probabilities where they were asked for."""
+    record: dict[str, Any] = {
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
+    }
+    if output.logprobs is not None:
+        record["logprobs"] = [
+            {
+                "raw": one.raw,
+                "processed": one.processed,
+                "top": {str(token): value for token, value in one.top.items()},
+                **({"sum_smaller_probs": one.sum_smaller_probs} if one.sum_smaller_probs else {}),
+            }
+            for one in output.logprobs
+        ]
+    return record
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,15 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepinfer.config.settings import Settings
 from deepinfer.engine.batching import Prompt
 from deepinfer.engine.columns import TokenColumns
+from deepinfer.engine.observer import Observer
 from deepinfer.engine.prompt_rows import PromptPart, prompt_parts
 from deepinfer.engine.request import FinishReason, Request, Sequence, Status
 from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
-from deepinfer.engine.stats import Stats
-from deepinfer.errors import RequestError
+from deepinfer.engine.stats import EngineStats
+from deepinfer.errors import PromptTooLongError, RequestError
 from deepinfer.model.backbone import Residual
 
 if TYPE_CHECKING:
@@ -44,9 +46,17 @@ class EngineCore:
     """
 
     def __init__(
-        self, runner: Engine, limits: Limits | None = None, rules: SamplingRules | None = None
+        self,
+        runner: Engine,
+        limits: Limits | None = None,
+        rules: SamplingRules | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        """limits and rules: the runner's own by default."""
+        """limits and rules: the runner's own by default.
+
+        settings: those of `Observer`, which then acts on the process until `close`; None: it only
+        counts.
+        """
         self.runner = runner
         self.limits = limits = limits or runner.limits
         self.scheduler = Scheduler(runner.cache, limits)
@@ -54,10 +64,19 @@ class EngineCore:
         self.sampler = Sampler(
             runner.operators, slots, runner.config.eos_token_id, rules or runner.rules
         )
-        self.columns = TokenColumns(slots, runner.history)
+        self.columns = TokenColumns(slots, runner.history, runner.config.eos_token_id)
         self.scheduler.on_enter = self._enter
-        self.stats = Stats(runner.cache, limits)
+        self.scheduler.on_preempt = lambda sequence: self.observer.preempted(sequence)
+        self.observer = Observer(
+            runner.cache,
+            limits,
+            self.scheduler,
+            settings,
+            log_stats=settings is not None and not runner.options.disable_log_stats,
+            device_index=runner.operators.device.index or 0,
+        )
         self._requests: dict[str, Request] = {}
+        self._unforked: set[int] = set()
         self._numbers = itertools.count()
 
     def add(
@@ -67,13 +86,12 @@ class EngineCore:
         request_id: str | None = None,
         on_token: Callable[[Sequence], None] | None = None,
     ) -> Request:
-        """Queue a request. RequestError when it is wrong or can never fit, with the numbers."""
+        """Queue a request.
+
+        RequestError when it is wrong; PromptTooLongError, with the numbers, when it can never fit.
+        Stop strings are the business of on_token, which may finish the sequence it is called with.
+        """
         tokens = self.runner.validate(prompt)
-        if params.stop:
-            raise RequestError(
-                f"stop is {list(params.stop)}: stop strings come with the text interface, which is "
-                "not built yet; use stop_token_ids"
-            )
         params.check_vocabulary(self.runner.config.text.vocab_size)
         self._check_fit(len(tokens), params)
         number = next(self._numbers)
@@ -90,6 +108,9 @@ class EngineCore:
             if index:
                 request.sequences[-1].status = Status.PLANNED
         self._requests[request_id] = request
+        if params.n > 1:
+            self._unforked.add(number)
+        self.observer.arrived(request)
         self.scheduler.add(request.sequences[0])
         return request
 
@@ -101,6 +122,21 @@ class EngineCore:
         self._finish([s for s in request.sequences if not s.finished], FinishReason.ABORT)
         return True
 
+    def request(self, request_id: str) -> Request | None:
+        """The unfinished request of this id, or None."""
+        return self._requests.get(request_id)
+
+    def stats(self) -> EngineStats:
+        """What the engine is doing and has done; any thread may ask."""
+        return self.observer.stats(self.runner.pools.slot_bytes)
+
+    def close(self) -> None:
+        """End what the observer does to the process; requests stay as they are.
+
+        Call it in the thread that stepped. May be called again; steps may follow, unobserved.
+        """
+        self.observer.close()
+
     @property
     def has_work(self) -> bool:
         """Is any request unfinished?"""
@@ -108,15 +144,22 @@ class EngineCore:
 
     def step(self) -> list[Request]:
         """Run one step; the requests that finished in it (also by preemption or error)."""
-        started = time.perf_counter()
-        plan = self.scheduler.schedule()
+        self.observer.step_begins()
+        try:
+            return self._step()
+        finally:
+            self.observer.step_ends(idle=not self.has_work)
+
+    def _step(self) -> list[Request]:
+        with self.observer.timed("schedule"):
+            plan = self.scheduler.schedule()
         without_memory = self.scheduler.take_ended()
         ended = self._retire(without_memory)
         if plan is None:
             assert without_memory or not self.has_work, "a step without effect while requests wait"
             return ended
         try:
-            return ended + self._run(plan, started)
+            return ended + self._run(plan)
         except BaseException as error:
             failed = self._fail_running(error)
             if not isinstance(error, Exception):  # an interrupt is not the requests' error alone
@@ -124,18 +167,21 @@ class EngineCore:
             _log.error("a step failed, and %d requests with it", len(failed), exc_info=error)
             return ended + failed
 
-    def _run(self, plan: Plan, started: float) -> list[Request]:
+    def _run(self, plan: Plan) -> list[Request]:
         """Launch and commit a planned step; the requests that finished in it."""
-        batch = self.columns.plan_batch(plan, self.runner.cache, self.runner.operators)
-        planned = time.perf_counter()
-        if plan.copies:
-            self.runner.pools.copy(self.runner.operators, plan.copies)
-        residual = self.runner.backbone.run(batch, self.runner.pools)
-        self._describe_prompts(prompt_parts(plan), residual)
-        ids = self._sample(plan, residual)
-        launched = time.perf_counter()
-        finished = self._commit(plan, ids)
-        self.stats.stepped(plan, started, planned, launched, time.perf_counter())
+        timed = self.observer.timed
+        with timed("prepare_input"):
+            batch = self.columns.plan_batch(plan, self.runner.cache, self.runner.operators)
+            if plan.copies:
+                self.runner.pools.copy(self.runner.operators, plan.copies)
+        with timed("forward"):
+            residual = self.runner.backbone.run(batch, self.runner.pools)
+        with timed("sample"):
+            self._describe_prompts(prompt_parts(plan), residual)
+            ids = self._sample(plan, residual)
+        with timed("commit"):
+            finished = self._commit(plan, ids)
+        self.observer.stepped(plan, ids)
         return finished
 
     def _fail_running(self, error: BaseException) -> list[Request]:
@@ -157,8 +203,11 @@ class EngineCore:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
     def _enter(self, sequence: Sequence) -> None:
+        if not sequence.request.scheduled_at:
+            sequence.request.scheduled_at = time.monotonic()
         self.sampler.enter(sequence)
-        self.columns.enter(sequence)
+        self.columns.enter(sequence, self.runner.sizes.max_model_len)
+        self.observer.entered(sequence)
 
     def _check_fit(self, length: int, params: SamplingParams) -> None:
         cache, limits = self.runner.cache, self.limits
@@ -173,18 +222,18 @@ class EngineCore:
                     f"the index scores of {most} rows take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT "
                     f"({limits.score_bytes} bytes)"
                 )
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, {reason} and chunked_prefill is off; switch it "
                 "on, shorten the prompt or raise that limit"
             )
         if length > limits.max_sum_length:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens and DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K allows "
                 f"{limits.max_sum_length} in one step; shorten the prompt or raise the variable"
             )
         blocks, held = cache.layout.blocks_for(length + 1), cache.blocks.capacity
         if blocks > held:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {length} tokens, which with one output token need {blocks} cache "
                 f"blocks of {cache.layout.block_tokens} tokens; the engine has {held}. Shorten "
                 "the prompt or raise num_blocks"
@@ -208,44 +257,53 @@ class EngineCore:
                     request.params.top_logprobs,
                 )
 
-    def _head(self, residual: Residual, rows: Int64Array) -> torch.Tensor:
-        """Logits of rows of the step's batch."""
+    def _head(self, residual: Residual, rows: Int64Array | None) -> torch.Tensor:
+        """Logits of rows of the step's batch, None for all of them."""
         tensor = self.runner.operators.tensor
-        return self.runner.backbone.head(residual, tensor(rows, torch.int64))
+        chosen = None if rows is None else tensor(rows, torch.int64)
+        return self.runner.backbone.head(residual, chosen)
 
     def _sample(self, plan: Plan, residual: Residual) -> Int64Array:
         """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
         rows = plan.drawing
         if not rows:
             return np.zeros(0, np.int64)
-        logits = self._head(residual, plan.last_rows[plan.samples])
-        drawn = self.sampler.draw(logits, plan.slots[plan.samples], rows)
-        for sequence, logprobs in zip(rows, drawn.logprobs, strict=True):
-            if logprobs is not None:
-                sequence.logprobs.append(logprobs)
+        slots = plan.slots[plan.samples]
+        logits = self._head(residual, None if plan.only_draws else plan.last_rows[plan.samples])
+        drawn = self.sampler.draw(logits, slots, rows, self.columns.known[slots])
+        for place, logprobs in drawn.logprobs.items():
+            rows[place].logprobs.append(logprobs)
         return drawn.ids
 
     def _commit(self, plan: Plan, ids: Int64Array) -> list[Request]:
         self._fork_siblings(plan)
         self.runner.cache.commit_rows(plan.slots, plan.stops)
-        drawing = plan.drawing
-        self.scheduler.advanced(plan.slots[plan.samples])
-        self.columns.advanced(plan.slots[plan.samples], ids)
+        slots = plan.slots[plan.samples]
+        self.scheduler.advanced(slots)
+        looked = np.flatnonzero(self.columns.advance(slots, ids)).tolist()
+        if not looked:
+            return []
         now = time.monotonic()
-        pairs = zip(drawing, ids.tolist(), strict=True)
-        return self._retire([s for s, token in pairs if self._take(s, token, now)])
+        drawing = plan.drawing
+        return self._retire(
+            [drawing[i] for i in looked if self._look(drawing[i], int(ids[i]), now)]
+        )
 
-    def _take(self, sequence: Sequence, token: int, now: float) -> bool:
-        """Give a sequence its token; has that finished it?"""
+    def _look(self, sequence: Sequence, token: int, now: float) -> bool:
+        """Look at a sequence that got a token; has that finished it?"""
         if sequence.finished:
             return False  # another sequence's callback has aborted it
         if token < 0:
             sequence.error = nothing_to_draw(sequence.request.params)
             sequence.finish(FinishReason.ERROR)
             return True
-        sequence.append(token)
+        params = sequence.request.params
         if sequence.output_length == 1:
             sequence.first_token_at = now
+            self.observer.first_token(sequence)
+            if sequence.request.on_token is None and not params.stop_token_ids:
+                assert sequence.cache is not None
+                self.columns.unwatch(sequence.cache.slot)
         self._end_by_token(sequence, token)
         self._report(sequence)
         return sequence.finished
@@ -277,6 +335,8 @@ class EngineCore:
         They compute that token's row again, which gives the logits of their own first draw. A
         sample without a free place waits like a new request.
         """
+        if not self._unforked:
+            return
         for sequence, stop in zip(plan.sequences, plan.stops.tolist(), strict=True):
             if sequence.request.params.n == 1 or stop != sequence.prompt_length:
                 continue
@@ -284,6 +344,7 @@ class EngineCore:
             if not siblings:
                 continue
             assert sequence.cache is not None
+            self._unforked.discard(sequence.request.number)
             self.runner.cache.commit(sequence.cache, stop - 1)
             for sibling in siblings:
                 if self.scheduler.can_enter():
@@ -311,7 +372,8 @@ class EngineCore:
                     sibling.finish(sequence.finish_reason)
             if request.finished and self._requests.pop(request.request_id, None) is not None:
                 complete.append(request)
-                self.stats.finished(request)
+                self._unforked.discard(request.number)
+                self.observer.finished(request)
         return complete
 
 

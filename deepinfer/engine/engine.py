@@ -37,8 +37,8 @@ from deepinfer.engine.sampler import SamplingRules
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
-from deepinfer.engine.stats import Stats
-from deepinfer.errors import RequestError, UsageError
+from deepinfer.engine.stats import EngineStats
+from deepinfer.errors import PromptTooLongError, RequestError, UsageError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
@@ -60,9 +60,9 @@ class Timing:
     decode_tokens: int = 0
     decode_seconds: float = 0.0
 
-    def add(self, stats: Stats) -> None:
+    def add(self, stats: EngineStats) -> None:
         """Add what an engine core has counted."""
-        self.prefill_tokens += stats.prefill_rows
+        self.prefill_tokens += stats.prompt_tokens
         self.prefill_seconds += stats.prefill_seconds
         self.decode_tokens += stats.decode_rows
         self.decode_seconds += stats.decode_seconds
@@ -198,7 +198,7 @@ class Engine:
             )
         limit = self.sizes.max_model_len
         if len(tokens) + 1 > limit:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens and max_model_len is {limit}, which must "
                 "also hold one output token; shorten the prompt or raise max_model_len"
             )
@@ -218,7 +218,12 @@ class Engine:
                 "deepinfer.engine.core.EngineCore, or leave logprobs, top_logprobs and "
                 "prompt_logprobs out"
             )
-        core = EngineCore(self, self.limits)
+        if params.stop:
+            raise RequestError(
+                f"stop is {list(params.stop)} and this call has no text; use deepinfer.LLM, or "
+                "stop_token_ids"
+            )
+        core = EngineCore(self)
         request = core.add(prompt, params)
         sequence, sent = request.sequences[0], 0
         try:
@@ -238,7 +243,7 @@ class Engine:
                 raise RequestError(sequence.error)
         finally:
             core.abort(request.request_id)
-            self.timing.add(core.stats)
+            self.timing.add(core.stats())
 
     def extend(
         self,

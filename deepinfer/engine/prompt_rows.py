@@ -25,8 +25,8 @@ def prompt_parts(plan: Plan) -> list[PromptPart]:
 
     A prompt that is computed again after preemption, or by further samples, is described once.
     """
-    if plan.samples.all() and plan.num_rows == len(plan.sequences):
-        return []  # rows that only draw
+    if plan.only_draws:
+        return []
     parts = []
     last_rows = plan.last_rows
     for place, sequence in enumerate(plan.sequences):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from deepinfer.cache import SequenceCache
 from deepinfer.engine.sampling_params import SamplingParams
+from deepinfer.engine.token_buffer import TokenBuffer
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -33,6 +34,7 @@ class FinishReason:
     ABORT = "abort"
     ERROR = "error"
     NO_RESOURCES = "insufficient_system_resource"
+    TOO_LONG = "prompt_length_exceeded"
 
 
 @dataclass
@@ -50,29 +52,56 @@ class TokenLogprobs:
     sum_smaller_probs: float | None = None
 
 
-@dataclass(eq=False)
 class Sequence:
     """One answer. tokens [>= known] int64 holds prompt and output; known counts them.
 
     error says why it ended without or before its last token; exception is what a step raised.
+    While it runs, its newest tokens may stand in a `TokenBuffer`; reading it takes them over.
+    last_token_at: when it got its last token before a preemption.
     """
 
-    request: Request
-    index: int
-    seed: int
-    tokens: Int64Array
-    known: int
-    prompt_length: int
-    cache: SequenceCache | None = None
-    status: Status = Status.WAITING
-    finish_reason: str = ""
-    stop_reason: str | int | None = None
-    error: str = ""
-    exception: BaseException | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    preemptions: int = 0
-    first_token_at: float = 0.0
-    finished_at: float = 0.0
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        seed: int,
+        tokens: Int64Array,
+        known: int,
+        prompt_length: int,
+        cache: SequenceCache | None = None,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.seed = seed
+        self.prompt_length = prompt_length
+        self.cache = cache
+        self.status = Status.WAITING
+        self.finish_reason = ""
+        self.stop_reason: str | int | None = None
+        self.error = ""
+        self.exception: BaseException | None = None
+        self.logprobs: list[TokenLogprobs] = []
+        self.preemptions = 0
+        self.first_token_at = 0.0
+        self.last_token_at = 0.0
+        self.finished_at = 0.0
+        self._tokens = tokens
+        self._known = known
+        self._buffer: TokenBuffer | None = None
+        self._slot = 0
+
+    @property
+    def tokens(self) -> Int64Array:
+        """Prompt and output, and room behind them."""
+        self.take_tokens()
+        return self._tokens
+
+    @property
+    def known(self) -> int:
+        """Tokens of prompt and output."""
+        if self._buffer is None:
+            return self._known
+        return self._known + int(self._buffer.count[self._slot])
 
     @property
     def finished(self) -> bool:
@@ -87,14 +116,32 @@ class Sequence:
     @property
     def output(self) -> Int64Array:
         """Generated tokens."""
-        return self.tokens[self.prompt_length : self.known]
+        return self.tokens[self.prompt_length : self._known]
 
-    def append(self, token: int) -> None:
-        """Add a generated token."""
-        if self.known == len(self.tokens):
-            self.tokens = np.concatenate([self.tokens, np.zeros(len(self.tokens), np.int64)])
-        self.tokens[self.known] = token
-        self.known += 1
+    def enter(self, buffer: TokenBuffer, slot: int) -> None:
+        """Run in a slot, with new tokens in a buffer."""
+        self._buffer, self._slot = buffer, slot
+        buffer.enter(slot, self)
+
+    def leave(self) -> None:
+        """Take all tokens over; the slot is free for another sequence."""
+        if self._buffer is not None:
+            self.take_tokens()
+            self._buffer.leave(self._slot)
+            self._buffer = None
+
+    def take_tokens(self) -> None:
+        """Take the tokens over that stand in the buffer."""
+        if self._buffer is None or not self._buffer.count[self._slot]:
+            return
+        new = self._buffer.take(self._slot)
+        end = self._known + len(new)
+        if end > len(self._tokens):
+            room = np.zeros(max(end, 2 * len(self._tokens)), np.int64)
+            room[: self._known] = self._tokens[: self._known]
+            self._tokens = room
+        self._tokens[self._known : end] = new
+        self._known = end
 
     def finish(self, reason: str, stop_reason: str | int | None = None) -> None:
         """Mark it finished; its memory is taken back by the scheduler."""
@@ -106,7 +153,7 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt and its answers. number: order of arrival.
+    """A prompt and its answers. number: order of arrival. Times are of `time.monotonic`.
 
     prompt_logprobs: of prompt tokens 1.. in order, when asked for; the first token has none.
     on_token is called with each sequence that got a token, and may call its `finish`.
@@ -117,6 +164,7 @@ class Request:
     prompt: Int64Array
     params: SamplingParams
     arrival: float
+    scheduled_at: float = 0.0
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     on_token: Callable[[Sequence], None] | None = None

@@ -67,10 +67,13 @@ NO_RULES = SamplingRules()
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tokens of a step: ids [n] int64, -1 where a row had no distribution to draw from."""
+    """Tokens of a step: ids [n] int64, -1 where a row had no distribution to draw from.
+
+    logprobs: of the rows for which they are asked, by place.
+    """
 
     ids: npt.NDArray[np.int64]
-    logprobs: list[TokenLogprobs | None]
+    logprobs: dict[int, TokenLogprobs]
 
 
 class Sampler:
@@ -89,11 +92,13 @@ class Sampler:
         self._min_p = np.zeros(num_slots, np.float32)
         self._seed = np.zeros(num_slots, np.int64)
         self._special = np.zeros(num_slots, bool)
+        self._drawn_last: tuple[npt.NDArray[np.int64], SamplingParameters, Tensor] | None = None
 
     def enter(self, sequence: Running) -> None:
         """Take over the parameters of a sequence that starts to run in its slot."""
         assert sequence.cache is not None
         slot, params = sequence.cache.slot, sequence.request.params
+        self._drawn_last = None
         with np.errstate(over="ignore", under="ignore"):  # an infinite temperature is uniform
             self._temperature[slot] = params.temperature
             self._top_p[slot] = params.top_p
@@ -102,30 +107,30 @@ class Sampler:
         self._seed[slot] = np.uint64(sequence.seed).astype(np.int64)
         self._special[slot] = params.changes_logits or self._describes(params)
 
-    def draw(self, logits: Tensor, slots: npt.NDArray[np.int64], rows: list[Running]) -> Drawn:
-        """One token per row of logits [n, V]; slots [n] and rows say whose they are."""
+    def draw(
+        self,
+        logits: Tensor,
+        slots: npt.NDArray[np.int64],
+        rows: list[Running],
+        positions: npt.NDArray[np.int64],
+    ) -> Drawn:
+        """One token per row of logits [n, V]; slots [n] and rows say whose they are.
+
+        positions [n]: of the tokens that are drawn, counted from the start of the prompt.
+        """
         special = np.flatnonzero(self._special[slots]).tolist()
         wanted = [i for i in special if self._describes(rows[i].request.params)]
         tensor = self._operators.tensor
         raw = self.raw_logprobs(logits[tensor(wanted, torch.int64)]) if wanted else None
-        positions = np.fromiter((s.known for s in rows), np.int64, len(rows))
-        processed = self._operators.process(
-            self._adjusted(logits, special, rows),
-            SamplingParameters(
-                tensor(self._temperature[slots], torch.float32),
-                tensor(self._top_p[slots], torch.float32),
-                tensor(self._top_k[slots], torch.int64),
-                tensor(self._min_p[slots], torch.float32),
-            ),
-        )
+        parameters, seeds = self._parameters(slots)
+        processed = self._operators.process(self._adjusted(logits, special, rows), parameters)
         drawn = self._operators.sample(
-            processed,
-            tensor(self._seed[slots], torch.int64),
-            tensor(positions, torch.int64),
-            Purpose.SAMPLE,
+            processed, seeds, tensor(positions, torch.int64), Purpose.SAMPLE
         )
         ids = drawn.cpu().numpy()
-        logprobs: list[TokenLogprobs | None] = [None] * len(rows)
+        for place in special:
+            ids[place] = _forced(rows[place], int(ids[place]))
+        logprobs: dict[int, TokenLogprobs] = {}
         if raw is not None:
             count = max(rows[place].request.params.top_logprobs for place in wanted)
             places = tensor(wanted, torch.int64)
@@ -136,6 +141,20 @@ class Sampler:
                 if ids[place] >= 0:
                     logprobs[place] = found
         return Drawn(ids, logprobs)
+
+    def _parameters(self, slots: npt.NDArray[np.int64]) -> tuple[SamplingParameters, Tensor]:
+        """Parameters and seeds of these slots, kept as long as the same sequences draw."""
+        if self._drawn_last is None or not np.array_equal(slots, self._drawn_last[0]):
+            tensor = self._operators.tensor
+            parameters = SamplingParameters(
+                tensor(self._temperature[slots], torch.float32),
+                tensor(self._top_p[slots], torch.float32),
+                tensor(self._top_k[slots], torch.int64),
+                tensor(self._min_p[slots], torch.float32),
+            )
+            seeds = tensor(self._seed[slots], torch.int64)
+            self._drawn_last = slots.copy(), parameters, seeds
+        return self._drawn_last[1], self._drawn_last[2]
 
     def _describes(self, params: SamplingParams) -> bool:
         """Do tokens of such a request report their log-probabilities?"""
@@ -225,6 +244,8 @@ class Sampler:
             row[allowed] = kept
         if params.banned_token_ids:
             row[self._ids(params.banned_token_ids)] = float("-inf")
+        if sequence.output_length < params.first_n_token_no_eos:
+            row[self._eos_id] = float("-inf")
         if sequence.output_length < params.min_tokens:
             stops = {*params.stop_token_ids, *(() if params.ignore_eos else (self._eos_id,))}
             if stops:
@@ -246,6 +267,13 @@ class Sampler:
             if len(ids):
                 amount = params.frequency_penalty * counts + params.presence_penalty
                 row[self._ids(ids.tolist())] -= self._operators.tensor(amount, row.dtype)
+
+
+def _forced(sequence: Running, token: int) -> int:
+    """The token that the request forces at this place, or the one that was drawn."""
+    golden = sequence.request.params.golden_token_ids
+    place = sequence.output_length
+    return golden[place] if token >= 0 and place < len(golden) else token
 
 
 def _mass_below(processed: Tensor, columns: Tensor) -> Tensor:

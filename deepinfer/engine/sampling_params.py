@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from deepinfer.errors import RequestError
+from deepinfer.errors import NotBuiltYetError, RequestError
+
+_ID_LISTS = ("stop_token_ids", "banned_token_ids", "golden_token_ids")
+_SWITCHES = ("ignore_eos", "include_stop", "logprobs", "prompt_logprobs", "skip_special_tokens")
+_HINTS = {
+    "include_stop_str_in_output": "use include_stop",
+    "best_of": "use n",
+    "use_beam_search": "beam search is not built",
+    "guided_decoding": "structured output is not built yet",
+    "structured_outputs": "structured output is not built yet",
+    "bad_words": "use banned_token_ids",
+    "max_new_tokens": "use max_tokens",
+    "do_sample": "use temperature, 0 takes the most probable token",
+}
+"""What to use instead of names that other engines have."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +43,15 @@ class SamplingParams:
     logits of tokens of prompt and output. logit_bias: added per id. allowed_token_ids: nothing else
     is drawn. banned_token_ids: never drawn.
 
+    golden_token_ids: the ids that the first output tokens are forced to be (teacher forcing).
+    first_n_token_no_eos: output tokens before which the end-of-sentence token is not drawn.
+    skip_special_tokens: leave special tokens out of the text.
+
     logprobs: return log-probabilities of output tokens, raw and processed. top_logprobs: and of
     that many best tokens, 0 to 1000. prompt_logprobs: and of the prompt's tokens.
+
+    seq_seed is the vendor engine's name of seed, so_args that of structured output, which is not
+    built yet, and eos_id that of the end-of-sentence id, which is the checkpoint's.
     """
 
     temperature: float = 1.0
@@ -53,8 +75,30 @@ class SamplingParams:
     logprobs: bool = False
     top_logprobs: int = 0
     prompt_logprobs: bool = False
+    golden_token_ids: tuple[int, ...] = ()
+    first_n_token_no_eos: int = 0
+    skip_special_tokens: bool = True
+    seq_seed: int | None = None
+    so_args: object = None
+    eos_id: int | None = None
+
+    @classmethod
+    def from_names(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """Parameters by name; RequestError for a name that is none, with the nearest one."""
+        return cls(**values)
+
+    def __new__(cls, *args: object, **values: object) -> SamplingParams:
+        known = [one.name for one in fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else "")
+                allowed = f"allowed: {', '.join(known)}"
+                raise RequestError(f"{name!r} is no sampling parameter; {hint or allowed}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        self._take_vendor_names()
         self._normalise()
         _number("temperature", self.temperature, lambda value: value >= 0, "at least 0")
         _number("top_p", self.top_p, lambda value: 0 < value <= 1, "in (0, 1]")
@@ -71,6 +115,26 @@ class SamplingParams:
                 raise RequestError(f"seed is {self.seed}; allowed: -2^63 to 2^64 - 1")
         self._check_rest()
 
+    def _take_vendor_names(self) -> None:
+        """Read seq_seed as seed; refuse what asks for something else than there is."""
+        if self.seq_seed is not None:
+            if self.seed is not None and self.seed != self.seq_seed:
+                raise RequestError(
+                    f"seed is {self.seed!r} and seq_seed, its other name, {self.seq_seed!r}; give "
+                    "one of them"
+                )
+            object.__setattr__(self, "seed", self.seq_seed)
+            object.__setattr__(self, "seq_seed", None)
+        if self.so_args is not None:
+            raise NotBuiltYetError(
+                "so_args is given: structured output is not built yet; leave it out"
+            )
+        if self.eos_id not in (None, 0):
+            raise RequestError(
+                f"eos_id is {self.eos_id!r}: the end-of-sentence id is the checkpoint's; use "
+                "stop_token_ids to stop at another one too"
+            )
+
     def _normalise(self) -> None:
         """Lists become tuples, a single stop string a tuple of one."""
         given: object = self.stop
@@ -78,9 +142,11 @@ class SamplingParams:
         if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
             raise RequestError(f"stop is {self.stop!r}; allowed: a non-empty string or a list")
         object.__setattr__(self, "stop", tuple(stop))
-        for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids"):
+        for name in (*_ID_LISTS, "allowed_token_ids"):
             ids = getattr(self, name)
-            if ids is None and name == "allowed_token_ids":
+            if ids is None and name in ("allowed_token_ids", "golden_token_ids"):
+                if name == "golden_token_ids":
+                    object.__setattr__(self, name, ())
                 continue
             if not isinstance(ids, list | tuple):
                 raise RequestError(f"{name} is {ids!r}; allowed: a list of token ids")
@@ -100,6 +166,7 @@ class SamplingParams:
             ("n", 1, 1024),
             ("min_tokens", 0, self.max_tokens),
             ("top_logprobs", 0, 1000),
+            ("first_n_token_no_eos", 0, 2**31 - 1),
         ):
             value = getattr(self, name)
             _integer(name, value)
@@ -108,13 +175,13 @@ class SamplingParams:
         for name in ("frequency_penalty", "presence_penalty"):
             _number(name, getattr(self, name), lambda v: -2 <= v <= 2, "in [-2, 2]")
         _number("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
-        for name in ("ignore_eos", "include_stop", "logprobs", "prompt_logprobs"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r}; allowed: True or False")
 
     def check_vocabulary(self, size: int) -> None:
         """RequestError when an id is outside a vocabulary of `size`."""
-        for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"):
+        for name in (*_ID_LISTS, "allowed_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if not 0 <= token < size:
                     raise RequestError(f"{name} names id {token}; allowed: 0 to {size - 1}")
@@ -137,6 +204,8 @@ class SamplingParams:
             or self.logit_bias
             or self.allowed_token_ids is not None
             or self.banned_token_ids
+            or self.golden_token_ids
+            or self.first_n_token_no_eos
         )
 
 

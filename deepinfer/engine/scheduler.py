@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ class Plan:
     samples: npt.NDArray[np.bool_]
     copies: Copies
 
-    @property
+    @cached_property
     def drawing(self) -> list[Running]:
         """The sequences that draw a token."""
         if self.samples.all():
@@ -51,11 +52,16 @@ class Plan:
         return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
 
     @property
+    def only_draws(self) -> bool:
+        """Has every sequence one row, from which it draws?"""
+        return self.num_rows == len(self.sequences) and bool(self.samples.all())
+
+    @property
     def last_rows(self) -> Int64Array:
         """Number of each sequence's last row in the batch [n]."""
         return np.asarray(np.cumsum(self.stops - self.starts) - 1)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of the step."""
         return int((self.stops - self.starts).sum())
@@ -94,7 +100,8 @@ class Limits:
 class Scheduler:
     """Queues of sequences. `waiting` and `running` are in order of arrival.
 
-    on_enter is called with every sequence that starts to run, its cache open.
+    on_enter is called with every sequence that starts to run, on_preempt with every one that is
+    about to lose its memory, its cache open.
     """
 
     cache: CacheManager
@@ -103,6 +110,7 @@ class Scheduler:
     running: list[Running] = field(default_factory=list)
     num_preempted: int = 0
     on_enter: Callable[[Running], None] = lambda sequence: None
+    on_preempt: Callable[[Running], None] = lambda sequence: None
 
     def __post_init__(self) -> None:
         layout, capacity = self.cache.layout, self.cache.pages.capacity
@@ -195,6 +203,7 @@ class Scheduler:
             if sequence.cache is None:
                 queued = True
                 continue
+            sequence.leave()
             self.cache.close(sequence.cache)
             sequence.cache = None
             self._changed = True
@@ -246,8 +255,10 @@ class Scheduler:
         alone = len(self.running) == 1
         sequence = self.running.pop()
         assert sequence.cache is not None
+        sequence.leave()
         self.num_preempted += 1
         sequence.preemptions += 1
+        self.on_preempt(sequence)
         if alone or self.limits.stop_preempted_request:
             self._end(sequence)
         self.cache.close(sequence.cache)

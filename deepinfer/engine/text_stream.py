@@ -31,9 +31,16 @@ class TextStream:
         self.text = ""
         self.stopped: str | None = None
 
-    def push(self, token_id: int) -> str:
-        """The text that this token releases; "" once stopped."""
-        return self._take(self._decoder.push(token_id), final=False)
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """The text that this token releases; "" once stopped.
+
+        may_stop False: text up to and with this token cannot be part of a stop string.
+        """
+        delta = self._decoder.push(token_id)
+        if not may_stop and self.stopped is None:
+            self._held += delta
+            return self._release(len(self._held))
+        return self._take(delta, final=False)
 
     def finish(self) -> str:
         """What was held back, at the end of the sequence."""

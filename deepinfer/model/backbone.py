@@ -136,15 +136,16 @@ class Backbone:
         streams = self.operators.expand(residual.out, residual.streams, residual.mix)
         return Residual(streams, residual.mix.pre)
 
-    def head(self, residual: Residual, rows: Tensor) -> Tensor:
-        """Logits of the given rows [M] int64 -> [M, V] fp32 (float64 in float64 compute)."""
-        mix = residual.mix
-        chosen = Residual(
-            residual.streams[rows],
-            residual.pre[rows],
-            residual.out[rows] if residual.out is not None else None,
-            Mix(*(part[rows] for part in mix)) if mix is not None else None,
-        )
+    def head(self, residual: Residual, rows: Tensor | None) -> Tensor:
+        """Logits of the given rows [M] int64, None for all: -> [M, V] fp32 (float64 in float64)."""
+        chosen, mix = residual, residual.mix
+        if rows is not None:
+            chosen = Residual(
+                residual.streams[rows],
+                residual.pre[rows],
+                residual.out[rows] if residual.out is not None else None,
+                Mix(*(part[rows] for part in mix)) if mix is not None else None,
+            )
         chosen = self.settle(chosen)
         collapsed = self.operators.collapse(chosen.streams, chosen.pre)
         return self.operators.logits(

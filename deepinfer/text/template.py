@@ -25,7 +25,7 @@ THINK: Final = "<think>"
 END_THINK: Final = "</think>"
 BLANK_LINE: Final = "\n\n"
 
-EFFORTS: Final = {"low": 50, "high": 75, "max": 100}
+EFFORTS: Final = {"low": 50, "high": 75, "xhigh": 75, "max": 100}
 DEFAULT_EFFORT: Final = "high"
 ROLES: Final = ("system", "user", "assistant", "latest_reminder")
 _READ_KEYS: Final = ("role", "content", "reasoning_content")
@@ -51,7 +51,7 @@ def encode_chat(
     messages: mappings with `role` (system, user, assistant, latest_reminder), `content` (a string
     or a list of {"type": "text", "text": ...}) and, for an assistant, `reasoning_content`, which
     is dropped as the format demands. thinking: open the answer with reasoning; `effort` is then
-    low, high (default) or max. Errors: RequestError for a bad message or option, NotBuiltYetError
+    low, high (default), xhigh (the same) or max. Errors: RequestError for a bad message or option, NotBuiltYetError
     for images, tools and prefix continuation, TokenizerError where the file lacks a token needed.
     """
     ids: list[int] = []

@@ -47,10 +47,10 @@ def core_of(
         kept: Logits = {}
         draw = core.sampler.draw
 
-        def recorded(logits: Tensor, slots: Any, rows: list[Sequence]) -> Any:
+        def recorded(logits: Tensor, slots: Any, rows: list[Sequence], positions: Any) -> Any:
             for row, one in zip(logits, rows, strict=True):
                 kept.setdefault((one.request.number, one.index), []).append(row.clone())
-            return draw(logits, slots, rows)
+            return draw(logits, slots, rows, positions)
 
         core.sampler.draw = recorded  # type: ignore[method-assign]
         yield core, kept

@@ -137,11 +137,12 @@ def test_sum_smaller_probs_comes_with_every_token() -> None:
     rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(4)).round()
     sequences: list[Sequence] = [running(i + 1, temperature=1.0) for i in range(3)]
     drawn, processed = draw(rows, sequences, sum_smaller_probs=True)
-    for row, token, logprobs in zip(processed, drawn.ids.tolist(), drawn.logprobs, strict=True):
-        assert logprobs is not None and logprobs.top == {}
+    for place, (row, token) in enumerate(zip(processed, drawn.ids.tolist(), strict=True)):
+        logprobs = drawn.logprobs[place]
+        assert logprobs.top == {}
         assert logprobs.sum_smaller_probs == pytest.approx(below(row, token), abs=1e-6)
     plain, _ = draw(rows, [running(1, logprobs=True)] * 3)
-    assert plain.logprobs[0] is not None and plain.logprobs[0].sum_smaller_probs is None
+    assert plain.logprobs[0].sum_smaller_probs is None
 
 
 def test_sum_of_lengths(load: Load) -> None:

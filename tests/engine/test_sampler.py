@@ -51,7 +51,8 @@ def draw(logits: Tensor, sequences: list[Sequence], **rules: Any) -> tuple[Drawn
     for sequence in sequences:
         sampler.enter(sequence)
     slots = np.array([s.cache.slot for s in sequences if s.cache is not None])
-    drawn = sampler.draw(logits, slots, sequences)
+    positions = np.array([s.known for s in sequences])
+    drawn = sampler.draw(logits, slots, sequences, positions)
     return drawn, operators.processed
 
 
@@ -168,7 +169,7 @@ def test_rows_do_not_touch_each_other() -> None:
         single, row = draw(rows[i : i + 1], [running(1, **own)])
         assert int(single.ids[0]) == int(together.ids[i])
         assert torch.equal(row[0], processed[i])
-        assert single.logprobs[0] == together.logprobs[i]
+        assert single.logprobs.get(0) == together.logprobs.get(i)
 
 
 def log_softmax(row: Tensor) -> list[float]:

@@ -67,7 +67,7 @@ def test_non_thinking(messages: list[Any], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effort", "number"), [(None, 75), ("low", 50), ("high", 75), ("max", 100)]
+    ("effort", "number"), [(None, 75), ("low", 50), ("high", 75), ("xhigh", 75), ("max", 100)]
 )
 def test_effort(effort: str | None, number: int) -> None:
     assert rendered([user("a")], True, effort) == f"{B}{S}{line(number)}{U}a{A}<think>"
@@ -159,7 +159,7 @@ def test_empty_tool_keys_are_harmless() -> None:
 
 
 def test_bad_effort() -> None:
-    with pytest.raises(RequestError, match="must be one of low, high, max"):
+    with pytest.raises(RequestError, match="must be one of low, high, xhigh, max"):
         chat_segments([user("a")], thinking=True, effort="medium")
 
 

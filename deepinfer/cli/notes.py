@@ -1,0 +1,18 @@
+"""What a command says to its user beside its results: lines on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+
+from deepinfer.config import environment
+
+
+def note(text: str, level: str = "info") -> None:
+    """One line of text on stderr; a JSON object under DEEPINFER_LOG_FORMAT=json, as logs are."""
+    if environment.text("DEEPINFER_LOG_FORMAT") == "json":
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
+        text = json.dumps(record, ensure_ascii=False)
+    print(text, file=sys.stderr, flush=True)

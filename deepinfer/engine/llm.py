@@ -1,0 +1,336 @@
+"""`LLM`: text in, text out, for many requests at a time.
+
+with LLM("DIRECTORY_OR_HUB_ID") as llm:
+    for result in llm.generate(["One", "Two"], SamplingParams(max_tokens=8)):
+        print(result.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from deepinfer.backend.registry import Selected, refuse_null, select
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.checkpoint.progress import progress_bar
+from deepinfer.config import environment
+from deepinfer.config.settings import Settings
+from deepinfer.config.settings_check import check
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine.core import EngineCore
+from deepinfer.engine.engine import Engine
+from deepinfer.engine.job import Job, OnDelta, OnDone
+from deepinfer.engine.loop import EngineLoop
+from deepinfer.engine.options import EngineOptions
+from deepinfer.engine.outputs import RequestDelta, RequestOutput
+from deepinfer.engine.prompts import (
+    Chat,
+    Prompt,
+    check_request_id,
+    encode_prompt,
+    params_list,
+    prompt_list,
+)
+from deepinfer.engine.sampling_params import SamplingParams
+from deepinfer.engine.stats import EngineStats
+from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
+from deepinfer.text import Tokenizer
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class RequestHandle:
+    """A submitted request."""
+
+    def __init__(self, job: Job, loop: EngineLoop) -> None:
+        self._job = job
+        self._loop = loop
+
+    @property
+    def request_id(self) -> str:
+        """Its id."""
+        return self._job.request_id
+
+    def done(self) -> bool:
+        """Is there a result?"""
+        return self._job.done()
+
+    def result(self, timeout: float | None = None) -> RequestOutput:
+        """Wait for the result; TimeoutError when it is not there within `timeout` seconds."""
+        output = self._job.wait(timeout)
+        if output is None:
+            raise TimeoutError(f"request {self.request_id!r} has no result after {timeout} s")
+        return output
+
+    def abort(self) -> None:
+        """End it with what it has; its result comes with finish_reason "abort"."""
+        self._loop.abort_job(self._job)
+
+
+class LLM:
+    """A checkpoint on a backend, for use from any thread and any event loop.
+
+    model: directory or Hub id; None: DEEPINFER_HF_MODEL_DIR, else the bundled checkpoint.
+    accelerator and mode choose the backend as DEEPINFER_ACCELERATOR and --mode do. strict: an
+    operator that the backend does not run itself is an error (DEEPINFER_STRICT_OPERATORS).
+    allow_null: accept a backend that computes nothing. progress: bars on stderr while loading.
+    options: fields of `EngineOptions`, by name. Errors: the family of `deepinfer.errors`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        tokenizer: str | Path | None = None,
+        accelerator: str | None = None,
+        mode: str | None = None,
+        revision: str | None = None,
+        strict: bool | None = None,
+        allow_null: bool = False,
+        progress: bool = False,
+        **options: Any,
+    ) -> None:
+        chosen = EngineOptions.from_names(options)
+        if tokenizer is not None:
+            raise NotBuiltYetError(
+                "tokenizer is given: a tokenizer from elsewhere than the checkpoint is not built "
+                "yet; leave it out"
+            )
+        selected = _selected(accelerator, mode)
+        refuse_null(selected, allow_null)
+        settings = Settings.from_environment(backends=(selected.spec,))
+        check(settings, selected.spec)
+        if strict is None:
+            strict = environment.flag(environment.STRICT_OPERATORS)
+        if model is None:
+            model = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
+        self._checkpoint = Checkpoint.open(model, revision=revision)
+        try:
+            engine = Engine.load(
+                self._checkpoint,
+                selected,
+                chosen,
+                strict=strict,
+                progress=progress,
+                settings=settings,
+            )
+            self._start(engine)
+        except BaseException:
+            self._checkpoint.close()
+            raise
+
+    @classmethod
+    def of(cls, engine: Engine) -> LLM:
+        """The text interface of an engine that is loaded already; `close` leaves it loaded."""
+        llm = cls.__new__(cls)
+        llm._start(engine)
+        return llm
+
+    def _start(self, engine: Engine) -> None:
+        self.engine = engine
+        self._numbers = itertools.count()
+        self._loop = EngineLoop(EngineCore(engine, settings=engine.settings))
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt] | None = None,
+        sampling_params: Params = None,
+        prompt_token_ids: Sequence[Sequence[int]] | None = None,
+        use_tqdm: bool = True,
+        multi_modal_data: object = None,
+    ) -> list[RequestOutput]:
+        """One result per prompt, in order, whatever becomes of it.
+
+        prompts: a text, token ids, a chat, or a list of such. use_tqdm: a progress bar where
+        stderr is a terminal. A prompt that is wrong fails alone: its result says why.
+        """
+        if multi_modal_data is not None:
+            raise NotBuiltYetError("multi_modal_data is given: images are not built yet")
+        listed = prompt_list(prompts, prompt_token_ids)
+        params = params_list(sampling_params, len(listed))
+        handles: list[RequestHandle] = []
+        with progress_bar("requests", len(listed), enabled=use_tqdm) as advance:
+            try:
+                for prompt, own in zip(listed, params, strict=True):
+                    handles.append(self._submit(prompt, own, on_done=lambda output: advance(1)))
+                return [handle.result() for handle in handles]
+            except BaseException:
+                for handle in handles:
+                    handle.abort()
+                raise
+
+    def chat(
+        self, messages: Chat | Sequence[Chat], sampling_params: Params = None, use_tqdm: bool = True
+    ) -> list[RequestOutput]:
+        """`generate` for one conversation or a list of them."""
+        return self.generate(messages, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> Iterator[RequestDelta]:
+        """The deltas of one request as they come, from the first `next` on; to stop reading
+        aborts it.
+
+        A request that fails ends with a delta that has finish_reason "error" and says why.
+        """
+        deltas: queue.SimpleQueue[RequestDelta | None] = queue.SimpleQueue()
+        handle = self._submit(
+            prompt, sampling_params, request_id, deltas.put, lambda output: deltas.put(None)
+        )
+        try:
+            while (delta := deltas.get()) is not None:
+                yield delta
+        finally:
+            handle.abort()
+
+    async def generate_async(
+        self,
+        prompts: Prompt | Sequence[Prompt] | None = None,
+        sampling_params: Params = None,
+        prompt_token_ids: Sequence[Sequence[int]] | None = None,
+        multi_modal_data: object = None,
+    ) -> list[RequestOutput]:
+        """`generate` without blocking the event loop; to cancel it aborts its requests."""
+        if multi_modal_data is not None:
+            raise NotBuiltYetError("multi_modal_data is given: images are not built yet")
+        listed = prompt_list(prompts, prompt_token_ids)
+        params = params_list(sampling_params, len(listed))
+        loop = asyncio.get_running_loop()
+        handles: list[RequestHandle] = []
+        futures: list[asyncio.Future[RequestOutput]] = []
+        try:
+            for prompt, own in zip(listed, params, strict=True):
+                future: asyncio.Future[RequestOutput] = loop.create_future()
+                futures.append(future)
+                handles.append(self._submit(prompt, own, on_done=_resolver(loop, future)))
+            return list(await asyncio.gather(*futures))
+        finally:
+            for handle in handles:
+                handle.abort()
+
+    async def stream_async(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[RequestDelta]:
+        """`stream` for an event loop."""
+        loop = asyncio.get_running_loop()
+        deltas: asyncio.Queue[RequestDelta | None] = asyncio.Queue()
+
+        def put(delta: RequestDelta | None) -> None:
+            _in_loop(loop, lambda: deltas.put_nowait(delta))
+
+        handle = self._submit(prompt, sampling_params, request_id, put, lambda output: put(None))
+        try:
+            while (delta := await deltas.get()) is not None:
+                yield delta
+        finally:
+            handle.abort()
+
+    def submit(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        on_delta: OnDelta | None = None,
+        on_done: OnDone | None = None,
+    ) -> RequestHandle:
+        """Queue a request and go on. on_delta and on_done are called in the engine's thread: they
+        must be quick, and what they raise is logged. UsageError when closed."""
+        return self._submit(prompt, sampling_params, request_id, on_delta, on_done)
+
+    def _submit(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None,
+        request_id: str | None = None,
+        on_delta: OnDelta | None = None,
+        on_done: OnDone | None = None,
+    ) -> RequestHandle:
+        tokenizer = self.engine.tokenizer
+        (params,) = params_list(sampling_params, 1)
+        if request_id is None:
+            request_id = f"request-{next(self._numbers)}"
+        else:
+            request_id = check_request_id(request_id)
+        try:
+            ids, text = encode_prompt(tokenizer, prompt)
+        except DeepInferError as error:
+            shown = prompt if isinstance(prompt, str) else None
+            job = Job(request_id, shown, [], params, tokenizer, on_delta, on_done)
+            job.fail(error)
+        else:
+            job = Job(request_id, text, ids, params, tokenizer, on_delta, on_done)
+            self._loop.submit(job)
+        return RequestHandle(job, self._loop)
+
+    def abort(self, request_id: str) -> None:
+        """End a request with what it has; nothing happens where there is no such request."""
+        self._loop.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        """What the engine is doing and has done."""
+        return self._loop.core.stats()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer."""
+        return self.engine.tokenizer
+
+    def close(self) -> None:
+        """Abort what runs, end the engine's thread and let go of the checkpoint."""
+        self._loop.close()
+        if hasattr(self, "_checkpoint"):
+            self._checkpoint.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _selected(accelerator: str | None, mode: str | None) -> Selected:
+    """The backend for this process; a mode that needs other variables at start is refused."""
+    name = accelerator or environment.text(environment.ACCELERATOR)
+    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS))
+    wanted = selected.mode.environment.items()
+    missing = [f"{key}={value}" for key, value in wanted if os.environ.get(key) != value]
+    if missing:
+        raise UsageError(
+            f"mode {selected.mode.name!r} of backend {selected.spec.name!r} needs a process that "
+            f"was started with {' '.join(missing)}; set them before Python starts"
+        )
+    return selected
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Run something in an event loop from the engine's thread; a closed loop wants nothing."""
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _resolver(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[RequestOutput]
+) -> Callable[[RequestOutput], None]:
+    def resolve(output: RequestOutput) -> None:
+        _in_loop(loop, lambda: None if future.done() else future.set_result(output))
+
+    return resolve

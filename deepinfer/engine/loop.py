@@ -1,0 +1,149 @@
+"""`EngineLoop`: the thread that owns an `EngineCore` and steps it while there is work.
+
+Everyone else talks to it through a queue of commands, so any number of threads and event loops may
+use one engine. It starts with the first command and ends with `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from deepinfer.engine.core import EngineCore
+from deepinfer.engine.job import Job
+from deepinfer.engine.request import FinishReason
+from deepinfer.errors import DeepInferError, PromptTooLongError, UsageError
+
+Command = Callable[[], None]
+_log = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Runs jobs on a core. A loop that dies fails all its jobs with what ended it."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._jobs: dict[str, Job] = {}
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closing = False
+        self._error: BaseException | None = None
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; its result comes whatever happens. UsageError once closed."""
+        self._send(lambda: self._add(job))
+
+    def abort(self, request_id: str) -> None:
+        """End a request with what it has; nothing happens where there is no such request."""
+        self._send_abort(lambda: self._abort(request_id))
+
+    def abort_job(self, job: Job) -> None:
+        """End this very job: another one may have been refused for having the same id."""
+
+        def command() -> None:
+            if self._jobs.get(job.request_id) is job:
+                self._abort(job.request_id)
+
+        if not job.done():
+            self._send_abort(command)
+
+    def _send_abort(self, command: Command) -> None:
+        try:
+            self._send(command)
+        except DeepInferError:
+            return  # closed or dead: every request has its result already
+
+    def close(self) -> None:
+        """Abort everything and end the thread; may be called again."""
+        with self._lock:
+            self._closing = True
+            thread = self._thread
+        if thread is None:
+            self.core.close()
+            return
+        self._commands.put(lambda: None)
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _send(self, command: Command) -> None:
+        with self._lock:
+            if self._error is not None:
+                raise DeepInferError(
+                    f"the engine has stopped: {type(self._error).__name__}: {self._error}; make a "
+                    "new one"
+                )
+            if self._closing:
+                raise UsageError("this LLM is closed; make a new one")
+            self._commands.put(command)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="deepinfer-engine", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._obey()
+                if self.core.has_work and not self._closing:
+                    for request in self.core.step():
+                        self._jobs.pop(request.request_id).finish(request)
+            for request_id in list(self._jobs):
+                self._abort(request_id)
+        except BaseException as error:
+            _log.critical("the engine has stopped", exc_info=error)
+            self._fail_all(error)
+        finally:
+            self._refuse_rest()
+            self.core.close()
+
+    def _obey(self) -> None:
+        """Carry out the commands that are there; wait for one where there is nothing else to do."""
+        while not self._closing:
+            try:
+                command = self._commands.get(block=not self.core.has_work)
+            except queue.Empty:
+                return
+            command()
+
+    def _add(self, job: Job) -> None:
+        try:
+            self.core.add(job.ids, job.params, job.request_id, job.on_token)
+        except PromptTooLongError as error:
+            job.fail(error, FinishReason.TOO_LONG)
+        except Exception as error:  # whatever is wrong with a request, it is that request's alone
+            job.fail(error)
+        else:
+            self._jobs[job.request_id] = job
+
+    def _abort(self, request_id: str) -> None:
+        job = self._jobs.get(request_id)
+        request = self.core.request(request_id)
+        if job is not None and request is not None:
+            self.core.abort(request_id)
+            self._jobs.pop(request_id)
+            job.finish(request)
+
+    def _fail_all(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = error
+        shown = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        for job in self._jobs.values():
+            job.fail(shown)
+        self._jobs.clear()
+
+    def _refuse_rest(self) -> None:
+        """Answer the jobs whose commands were not obeyed any more."""
+        while True:
+            try:
+                command = self._commands.get(block=False)
+            except queue.Empty:
+                return
+            command()
+            for request_id, job in list(self._jobs.items()):
+                self.core.abort(request_id)
+                job.fail(UsageError("the engine was closed before this request could run"))
+                del self._jobs[request_id]

@@ -1,0 +1,349 @@
+"""The text interface: one result per prompt, streams, stops, threads, event loops, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import deepinfer
+from deepinfer import LLM, SamplingParams
+from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine.outputs import RequestDelta, RequestOutput
+from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
+from tests.engine.runs import nothing_is_held
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+
+
+def engine_threads() -> int:
+    return sum(thread.name == "deepinfer-engine" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def llm(small_engine: Engine) -> Iterator[LLM]:
+    with LLM.of(small_engine) as made:
+        yield made
+    assert engine_threads() == 0
+    assert nothing_is_held(small_engine)
+
+
+def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
+    prompts: list[Any] = ["The first", [], "The \ud800 third", [5, 6, 7], [10**9], {"role": 1}]
+    prompts += [
+        [{"role": "user", "content": "Hi"}],
+        [{"role": "nobody", "content": "x"}],
+        [1] * 500,
+    ]
+    results = llm.generate(prompts, GREEDY)
+    assert [len(r.outputs) for r in results] == [1] * len(prompts)
+    reasons = [r.finish_reason for r in results]
+    bad = "error"
+    assert reasons == [
+        *("length", bad, bad, "length", bad, bad),
+        *("length", bad, "prompt_length_exceeded"),
+    ]
+    for result, reason in zip(results, reasons, strict=True):
+        assert bool(result.error) == (reason != "length") == (result.token_ids == [])
+    assert "500 tokens" in results[-1].error and "max_model_len is 128" in results[-1].error
+    assert results[0].prompt == "The first" and results[3].prompt is None
+    assert results[3].prompt_token_ids == [5, 6, 7]
+
+
+def test_tokens_are_those_of_the_engine(llm: LLM) -> None:
+    ids = [5, 6, 7, 8]
+    want = [token.token_id for token in llm.engine.generate(ids, GREEDY)]
+    together = llm.generate([ids, "something else", ids], GREEDY)
+    assert together[0].token_ids == together[2].token_ids == want
+    assert together[0].text == llm.get_tokenizer().decode(want)
+
+
+def test_metrics_and_logprobs(llm: LLM) -> None:
+    params = SamplingParams(
+        temperature=0.7, seed=1, max_tokens=4, ignore_eos=True, top_logprobs=2, prompt_logprobs=True
+    )
+    (result,) = llm.generate([[4, 5, 6]], params)
+    assert result.logprobs is not None and len(result.logprobs) == 4
+    assert all(len(token.top) == 2 and token.raw < 0 for token in result.logprobs)
+    total = sum(token.processed for token in result.logprobs)
+    assert result.outputs[0].cumulative_logprob == pytest.approx(total)
+    assert result.prompt_logprobs is not None
+    assert [one is None for one in result.prompt_logprobs] == [True, False, False]
+    metrics = result.metrics
+    assert (metrics.num_prompt_tokens, metrics.num_generation_tokens) == (3, 4)
+    times = metrics.queue_time, metrics.time_to_first_token, metrics.total
+    assert None not in times and 0 <= times[0] <= times[1] <= times[2]  # type: ignore[operator]
+    plain = llm.generate([[4, 5, 6]], GREEDY)[0]
+    assert plain.logprobs is None and plain.prompt_logprobs is None
+    assert plain.outputs[0].cumulative_logprob is None
+
+
+def test_a_shared_object_without_a_seed_gives_different_samples(llm: LLM) -> None:
+    params = SamplingParams(temperature=3.0, max_tokens=8, ignore_eos=True)
+    first, second = llm.generate([[3, 4]] * 2, params)
+    assert first.token_ids != second.token_ids
+    params = SamplingParams(temperature=3.0, max_tokens=8, ignore_eos=True, seed=5)
+    first, second = llm.generate([[3, 4]] * 2, params)
+    assert first.token_ids == second.token_ids
+
+
+def test_samples_of_one_prompt(llm: LLM) -> None:
+    params = SamplingParams(temperature=2.0, max_tokens=5, ignore_eos=True, seed=5, n=3)
+    (result,) = llm.generate([[3, 4, 5]], params)
+    assert [output.index for output in result.outputs] == [0, 1, 2]
+    alone = SamplingParams(temperature=2.0, max_tokens=5, ignore_eos=True, seed=7)
+    assert result.outputs[2].token_ids == llm.generate([[3, 4, 5]], alone)[0].token_ids
+
+
+def test_a_stop_string_that_straddles_tokens(llm: LLM) -> None:
+    (plain,) = llm.generate([[9, 8, 7]], SamplingParams(temperature=0, max_tokens=12))
+    pieces = [llm.get_tokenizer().decode([token]) for token in plain.token_ids]
+    place = next(i for i in range(2, 11) if len(pieces[i]) > 1 and len(pieces[i + 1]) > 1)
+    stop = pieces[place][-1] + pieces[place + 1][0]
+    end = plain.text.index(stop)
+    for include in (False, True):
+        params = SamplingParams(temperature=0, max_tokens=12, stop=stop, include_stop=include)
+        (result,) = llm.generate([[9, 8, 7]], params)
+        assert (result.finish_reason, result.outputs[0].stop_reason) == ("stop", stop)
+        assert result.text == plain.text[: end + len(stop) * include]
+        assert len(result.token_ids) < 12
+        deltas = list(llm.stream([9, 8, 7], params))
+        assert "".join(delta.text for delta in deltas) == result.text
+
+
+def test_min_tokens_holds_stop_strings_back(llm: LLM) -> None:
+    (plain,) = llm.generate([[9, 8, 7]], GREEDY)
+    stop = llm.get_tokenizer().decode(plain.token_ids[:1])
+    values: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "stop": stop}
+    assert len(llm.generate([[9, 8, 7]], SamplingParams(**values))[0].token_ids) == 1
+    (held,) = llm.generate([[9, 8, 7]], SamplingParams(min_tokens=3, **values))
+    assert len(held.token_ids) > 3 and held.text.startswith(stop)
+
+
+def test_stop_ids_keep_their_token_and_leave_its_text_out(llm: LLM) -> None:
+    (plain,) = llm.generate([[9, 8, 7]], GREEDY)
+    last = plain.token_ids[2]
+    decode = llm.get_tokenizer().decode
+    for include in (False, True):
+        params = SamplingParams(
+            temperature=0, max_tokens=6, stop_token_ids=(last,), include_stop=include
+        )
+        (result,) = llm.generate([[9, 8, 7]], params)
+        count = plain.token_ids.index(last) + 1
+        assert result.token_ids == plain.token_ids[:count]
+        assert result.outputs[0].stop_reason == last
+        assert result.text == decode(plain.token_ids[: count - (not include)])
+
+
+def test_forced_tokens(llm: LLM) -> None:
+    params = SamplingParams(
+        temperature=0, max_tokens=4, ignore_eos=True, golden_token_ids=[11, 12], logprobs=True
+    )
+    (result,) = llm.generate([[9, 8, 7]], params)
+    assert result.token_ids[:2] == [11, 12] and result.logprobs is not None
+    forced = llm.generate([[9, 8, 7, 11, 12]], GREEDY)[0]
+    assert result.token_ids[2:] == forced.token_ids[:2]
+    assert result.logprobs[0].raw > -9999
+
+
+def test_stream_gives_the_text_of_generate(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, logprobs=True)
+    (whole,) = llm.generate(["A tale"], params)
+    deltas = list(llm.stream("A tale", params))
+    assert "".join(delta.text for delta in deltas) == whole.text
+    assert [token for delta in deltas for token in delta.token_ids] == whole.token_ids
+    assert [len(delta.logprobs or []) for delta in deltas] == [1] * 9
+    assert [delta.finish_reason for delta in deltas] == [""] * 8 + ["length"]
+
+
+def test_a_stream_that_fails_says_why(llm: LLM) -> None:
+    deltas = list(llm.stream([], GREEDY))
+    assert [(d.finish_reason, bool(d.error)) for d in deltas] == [("error", True)]
+
+
+def test_to_stop_reading_aborts(llm: LLM) -> None:
+    stream = llm.stream([1, 2, 3], LONG)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
+    assert llm.stats().request_success["abort"] == 1
+    assert llm.stats().num_requests_running == 0
+
+
+def test_abort_keeps_what_there_is(llm: LLM) -> None:
+    tokens: list[int] = []
+    enough = threading.Event()
+
+    def on_delta(delta: RequestDelta) -> None:
+        tokens.extend(delta.token_ids)
+        if len(tokens) == 3:
+            enough.set()
+
+    handle = llm.submit([1, 2, 3], LONG, "mine", on_delta)
+    assert enough.wait(60)
+    llm.abort("mine")
+    result = handle.result(60)
+    assert result.finish_reason == "abort" and result.error == ""
+    assert result.token_ids == tokens and 3 <= len(tokens) < 100
+    assert result.text == llm.get_tokenizer().decode(tokens)
+
+
+def test_an_id_in_use_is_refused_and_harms_nobody(llm: LLM) -> None:
+    first = llm.submit([1, 2, 3], GREEDY, "twice")
+    second = llm.submit([1, 2, 3], GREEDY, "twice")
+    assert "'twice' is in use" in second.result(60).error
+    second.abort()
+    assert first.result(60).finish_reason == "length"
+    assert llm.submit([1, 2, 3], GREEDY, "twice").result(60).error == ""
+
+
+def test_callbacks_that_raise_harm_nothing(llm: LLM) -> None:
+    def raising(value: object) -> None:
+        raise RuntimeError("no")
+
+    result = llm.submit([1, 2, 3], GREEDY, on_delta=raising, on_done=raising).result(60)
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 6)
+
+
+def test_fifty_requests_from_eight_threads(llm: LLM) -> None:
+    prompts = [[i + 1, 2, 3] for i in range(50)]
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda p: llm.generate([p], params)[0], prompts))
+    assert [r.prompt_token_ids for r in results] == prompts
+    assert all(len(r.token_ids) == 2 for r in results)
+    assert len({r.request_id for r in results}) == 50
+
+
+def test_asynchronous_use(llm: LLM) -> None:
+    async def use() -> tuple[list[RequestOutput], list[RequestDelta]]:
+        async def read() -> list[RequestDelta]:
+            return [delta async for delta in llm.stream_async([4, 5], GREEDY)]
+
+        results, deltas = await asyncio.gather(
+            llm.generate_async([[1, 2], [], [3]], GREEDY), read()
+        )
+        return results, deltas
+
+    results, deltas = asyncio.run(use())
+    assert [r.finish_reason for r in results] == ["length", "error", "length"]
+    assert sum(len(d.token_ids) for d in deltas) == 6
+
+
+def test_cancelling_aborts(llm: LLM) -> None:
+    async def use() -> None:
+        started = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in llm.stream_async([4, 5], LONG):
+                started.set()
+
+        tasks = [asyncio.create_task(read())]
+        tasks.append(asyncio.create_task(llm.generate_async([[1], [2]], LONG)))  # type: ignore[arg-type]
+        await started.wait()
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
+
+    asyncio.run(use())
+    assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
+    assert llm.stats().num_requests_running == 0
+
+
+def test_close_answers_what_runs(small_engine: Engine) -> None:
+    llm = LLM.of(small_engine)
+    handles = [llm.submit([i + 1], LONG) for i in range(5)]
+    llm.close()
+    llm.close()
+    assert {handle.result(1).finish_reason for handle in handles} <= {"abort", "error"}
+    assert nothing_is_held(small_engine) and engine_threads() == 0
+    with pytest.raises(UsageError, match="this LLM is closed"):
+        llm.generate([[1]], GREEDY)
+
+
+def test_a_loop_that_dies_fails_every_request(small_engine: Engine) -> None:
+    llm = LLM.of(small_engine)
+    core = llm._loop.core
+    step, count = core.step, [0]
+
+    def dying() -> Any:
+        count[0] += 1
+        if count[0] == 3:
+            raise AssertionError("a programmer's error")
+        return step()
+
+    core.step = dying  # type: ignore[method-assign]
+    handles = [llm.submit([i + 1], LONG) for i in range(3)]
+    for handle in handles:
+        result = handle.result(60)
+        assert result.finish_reason == "error" and "programmer's error" in result.error
+    with pytest.raises(DeepInferError, match="the engine has stopped: AssertionError"):
+        llm.generate([[1]], GREEDY)
+    llm.close()
+    for request_id in list(core._requests):
+        core.abort(request_id)
+
+
+def test_an_interrupt_aborts_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Any, timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("deepinfer.engine.llm.RequestHandle.result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([[1], [2]], LONG)
+    assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
+    assert llm.stats().num_requests_running == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "neither prompts nor prompt_token_ids"),
+        ({"prompts": ["a", "b"], "prompt_token_ids": [[1]]}, "2 prompts and 1 lists"),
+        ({"prompts": ["a", "b"], "sampling_params": [GREEDY]}, "1 sampling_params for 2 prompts"),
+        ({"prompts": ["a"], "sampling_params": {"n": 1}}, "sampling_params is dict"),
+    ],
+)
+def test_wrong_calls(llm: LLM, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        llm.generate(**arguments)
+
+
+def test_images_are_not_built_yet(llm: LLM) -> None:
+    with pytest.raises(NotBuiltYetError, match="images are not built yet"):
+        llm.generate(["a"], multi_modal_data={"image": 1})
+
+
+def test_kinds_of_prompts(llm: LLM) -> None:
+    chat = [{"role": "user", "content": "Hi"}]
+    assert llm.generate([], GREEDY) == []
+    assert len(llm.generate("one text", GREEDY)) == len(llm.generate([1, 2], GREEDY)) == 1
+    assert len(llm.generate(prompt_token_ids=[[1, 2], [3]], sampling_params=GREEDY)) == 2
+    one, two = llm.chat(chat, GREEDY)[0], llm.chat([chat, chat], GREEDY)
+    assert len(two) == 2 and one.token_ids == two[1].token_ids
+    assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
+
+
+def test_the_constructor(small_engine: Engine) -> None:
+    with LLM(accelerator="reference", max_num_seqs=2, max_model_len=64, numerics="ref") as llm:
+        assert llm.engine.sizes.max_model_len == 64
+        assert llm.engine.options == EngineOptions(max_num_seqs=2, max_model_len=64, numerics="ref")
+        assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
+    with pytest.raises(UsageError, match="use their .text or .token_ids"):
+        LLM(decode_sequence=True)
+    with pytest.raises(NotBuiltYetError, match="tokenizer"):
+        LLM(tokenizer="x")
+
+
+def test_the_package_exports_both() -> None:
+    assert deepinfer.LLM is LLM and deepinfer.SamplingParams is SamplingParams
+    assert {"LLM", "SamplingParams"} <= set(dir(deepinfer))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        deepinfer.nothing  # noqa: B018
