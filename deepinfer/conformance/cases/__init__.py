@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deepinfer.conformance.cases.cache import CACHE
 from deepinfer.conformance.cases.dense import DENSE
 from deepinfer.conformance.suite import OperatorSuite
 
-SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE,)}
+SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE, *CACHE)}
