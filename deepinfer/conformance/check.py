@@ -177,12 +177,7 @@ class _Check:
 
     def rows_alone(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
         """Rows alone and permuted: equal bits where declared, else within the tolerance."""
-        count = self.suite.num_rows(self.case, arguments)
-        if not count:
-            return
-        last = torch.tensor([count - 1])
-        order = torch.randperm(count, generator=generator_of(self.case))
-        for rows, what in ((last, "the last row alone"), (order, "a permuted batch")):
+        for what, rows in self.suite.samples(self.case, arguments):
             taken = self.suite.take(self.case, arguments, rows)
             if taken is None:
                 return

@@ -79,6 +79,13 @@ class OperatorSuite(ABC):
             return None
         return {name: self._taken(name, value, rows) for name, value in arguments.items()}
 
+    def samples(self, case: Case, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
+        """Rows that are run again without the others or in another order, and what they are."""
+        count = self.num_rows(case, arguments)
+        if count:
+            yield "the last row alone", torch.tensor([count - 1])
+            yield "a permuted batch", torch.randperm(count, generator=generator_of(case))
+
     def num_rows(self, case: Case, arguments: Arguments) -> int:
         """Rows of the arguments."""
         for name, tensor in tensors(arguments):

@@ -79,6 +79,18 @@ BF16_QUANTISED = Tolerance(
     "values that were quantised behind a float32 sum: a last-bit difference of the sum moves a "
     "code of 3 mantissa bits now and then (one in some hundred elements), each by 2^-3",
 )
+STORED_ROW = Tolerance(
+    Metric.NORMALISED,
+    0.25,
+    "a code of 1 mantissa bit that lies at a midpoint moves by up to a third of the group's "
+    "largest value, and a power-of-two scale by 2: one of either in a row of 32 channels",
+)
+STORED_CODES = Tolerance(
+    Metric.MATCHED,
+    0.05,
+    "stored entries differ where a value that another order of sums moved by a last bit lies at "
+    "the midpoint of two codes, one in thousands; one code of 32 channels is 0.03",
+)
 
 
 def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.cache import CACHE
+from deepinfer.conformance.cases.compressor import COMPRESSOR
 from deepinfer.conformance.cases.dense import DENSE
 from deepinfer.conformance.suite import OperatorSuite
 
-SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE, *CACHE)}
+SUITES: Mapping[str, OperatorSuite] = {
+    suite.operator: suite for suite in (*DENSE, *CACHE, *COMPRESSOR)
+}

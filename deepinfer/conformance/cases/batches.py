@@ -233,3 +233,26 @@ def single_rows(batch: Batch, rows: Tensor) -> Batch:
         context=table(batch.context),
         window=table(batch.window),
     )
+
+
+def whole_sequences(batch: Batch, order: Sequence[int]) -> tuple[Tensor, Batch]:
+    """Some sequences of a batch in an order: their rows [n] in it, and a batch of these alone."""
+    rows = [
+        torch.arange(int(batch.query_start[place]), int(batch.query_start[place + 1]))
+        for place in order
+    ]
+    owners = torch.tensor(order, dtype=torch.int64)
+    lengths = torch.tensor([0, *(len(part) for part in rows)])
+    taken = torch.cat(rows)
+    return taken, replace(
+        batch,
+        token_ids=batch.token_ids[taken],
+        positions=batch.positions[taken],
+        sequence=torch.repeat_interleave(torch.arange(len(order)), lengths[1:]),
+        query_start=lengths.cumsum(0),
+        context_lengths=batch.context_lengths[owners],
+        slots=batch.slots[owners],
+        image_mask=batch.image_mask[taken],
+        context=Table(batch.context.blocks[owners], batch.context.first[owners]),
+        window=Table(batch.window.blocks[owners], batch.window.first[owners]),
+    )

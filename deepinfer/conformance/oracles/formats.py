@@ -24,7 +24,7 @@ NAN = float("nan")
 def encode(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     """Codes and scales, uint8, of x [M, width]: arithmetic in float32, in float64 for float64."""
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    groups = x.to(wide).unflatten(1, (-1, scheme.group_size))
+    groups = torch.unflatten(x.to(wide), 1, (-1, scheme.group_size))
     grid = E4M3 if scheme is Scheme.FP8_BLOCK32 else E2M1
     floor = {"fp8-ue8m0-32": 1e-4, "fp4-ue8m0-32": 6 * 2.0**-126, "fp4-e4m3-16": 6 * 2.0**-9}
     amax = groups.abs().amax(-1)

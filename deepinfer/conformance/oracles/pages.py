@@ -36,7 +36,7 @@ def byte_columns(region: Region, entries: Tensor) -> tuple[Tensor, Tensor]:
     kind = region.format.name
     codes = region.width // _CODES_PER_BYTE[kind]
     scales = region.width // _GROUP[kind]
-    place = (entries % region.entries).unsqueeze(-1)
+    place = (entries.cpu() % region.entries).unsqueeze(-1)
     if kind == "index":
         first = place * codes
         scale = region.entries * codes + place * scales
