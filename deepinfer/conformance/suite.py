@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, CallSpec, Contract, Numerics
+from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
 from deepinfer.conformance.trees import map_leaves, tensors, widened
@@ -72,6 +73,10 @@ class OperatorSuite(ABC):
     def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
         """The outputs by a definition that shares no code with the reference, or None."""
         return None
+
+    def scores(self, case: Case, arguments: Arguments, truth: Operators) -> Outputs:
+        """Scores [T, columns] of outputs that are compared as sets; arguments are placed."""
+        return {}
 
     def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments | None:
         """The arguments of some rows [n] only, in that order; None where that means nothing."""

@@ -17,8 +17,8 @@ class Metric(StrEnum):
     difference of a row in units of the row's largest magnitude. NORMALISED: RMS of a row's
     difference over its RMS. ULP: largest difference in units in the last place of the output's
     dtype, at the magnitude of the element or of its row's RMS. MATCHED: share of elements that
-    differ. SETS: share of a row's members that are not in the other set although their scores
-    differ by more than rounding.
+    differ. SETS: largest gap between the scores of members that a row exchanged for others, in
+    units of the row's largest score; members are ascending and then -1, and as many.
     """
 
     EQUAL = "equal"
@@ -90,6 +90,30 @@ STORED_CODES = Tolerance(
     0.05,
     "stored entries differ where a value that another order of sums moved by a last bit lies at "
     "the midpoint of two codes, one in thousands; one code of 32 channels is 0.03",
+)
+INDEX_SUM = Tolerance(
+    Metric.ULP,
+    1.0,
+    "dot products of FP4 values are exact in float32 and their terms are rounded to bf16 as the "
+    "contract says, so only the float32 sum over heads has an order; it is rounded to bf16 once",
+)
+INDEX_SPREAD = Tolerance(
+    Metric.ULP,
+    2.0,
+    "where the scales of a row's groups differ by 2^20 the dot products are rounded too, and the "
+    "next bf16 number of one term of the sum is at most a unit of it",
+)
+SELECTED_BF16 = Tolerance(
+    Metric.SETS,
+    2.0**-5,
+    "bf16 scores have 8 bits; a query channel that another order of sums moved over a midpoint of "
+    "FP4 moves a head's dot product by some hundredths, and a score of all heads by less",
+)
+SELECTED_WIDE = Tolerance(
+    Metric.SETS,
+    2.0**-10,
+    "scores in float32 differ by some units of 2^-24; no query channel of the grid lies so near a "
+    "midpoint of FP4 that this moves its code",
 )
 
 
