@@ -115,6 +115,25 @@ SELECTED_WIDE = Tolerance(
     "scores in float32 differ by some units of 2^-24; no query channel of the grid lies so near a "
     "midpoint of FP4 that this moves its code",
 )
+ATTENDED = Tolerance(
+    Metric.ULP,
+    2.0,
+    "the softmax is float32 and rounded to bf16 once; kernels may round probabilities to bf16 "
+    "before the second product (model specification, 4.7), half a unit each, averaged over keys",
+    wide=True,
+)
+PROJECTED = Tolerance(
+    Metric.NORMALISED,
+    0.01,
+    "bf16 values between attention, rotation and two products: each may be the next bf16 number, "
+    "2^-8 of it, and the sums average over a hundred of them and more",
+)
+PROJECTED_FP8 = Tolerance(
+    Metric.NORMALISED,
+    0.04,
+    "inputs of both products are FP8: where a value moves by a last bit, one code in twenty moves "
+    "by 2^-3, and the sums average over them",
+)
 
 
 def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:
