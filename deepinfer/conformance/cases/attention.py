@@ -252,7 +252,13 @@ class AttendOutput(OperatorSuite):
             yield case(8, 6, weight="bf16", edge="stored", numerics=numerics)
             yield case(8, 6, dtype="fp64", numerics=numerics)
             if tier.includes(Tier.FULL):
-                large = {"heads": 64, "head_dim": 512, "groups": 8, "rank": 1024, "hidden": 5120}
+                large: dict[str, Any] = {
+                    "heads": 64,
+                    "head_dim": 512,
+                    "groups": 8,
+                    "rank": 1024,
+                    "hidden": 5120,
+                }
                 large |= {"rotated": 64, "layout": "decode", "length": 700}
                 yield case(128, 512, edge="released", numerics=numerics, tier=Tier.FULL, **large)
 

@@ -15,6 +15,7 @@ from deepinfer.backend import (
     CallSpec,
     CompressorState,
     CompressorWeights,
+    Fact,
     Region,
 )
 from deepinfer.conformance.case import Case, Tier
@@ -59,7 +60,8 @@ class Compress(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         def case(ratio: int, width: int, layout: str, length: int, **more: Any) -> Case:
-            facts = {"ratio": ratio, "width": width, "layout": layout, "length": length}
+            facts: dict[str, Fact] = {"ratio": ratio, "width": width}
+            facts |= {"layout": layout, "length": length}
             return Case.of("compress", facts, **more)
 
         for ratio in (1, 2):
@@ -100,7 +102,8 @@ class Compress(OperatorSuite):
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
-        facts = {"dtype": case.dtype, "ratio": case.size("ratio"), "width": case.size("width")}
+        facts: dict[str, Fact] = {name: case.size(name) for name in ("ratio", "width")}
+        facts["dtype"] = case.dtype
         return [CallSpec.of("compress", facts, {"rows": (1, 4 * case.size("length"))})]
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
