@@ -21,7 +21,7 @@ from deepinfer.conformance.suite import (
     Outputs,
     generator_of,
 )
-from deepinfer.conformance.tolerances import EXACT, Tolerance
+from deepinfer.conformance.tolerances import EXACT, Metric, Tolerance
 from deepinfer.conformance.trees import clone, tensors
 from deepinfer.conformance.world import World, changed, host
 from deepinfer.errors import UnsupportedOperatorError
@@ -108,6 +108,7 @@ class _Check:
         self.subject = subject
         self.provider = ""
         self.used: dict[str, float] = {}
+        self.scores: Outputs = {}
 
     def run(self, thorough: bool) -> None:
         case, suite = self.case, self.suite
@@ -117,6 +118,9 @@ class _Check:
         got = self.ran(table, arguments)
         want = self.wanted(arguments)
         self.same_names(got, want)
+        if any(suite.tolerance(case, name).metric is Metric.SETS for name in want):
+            truth = self.subject.truth
+            self.scores = suite.scores(case, World(truth).place(clone(arguments)), truth)
         self.compared(got, want, self.suite.tolerance)
         if self.subject.is_reference:
             self.judged(got, arguments)
@@ -166,12 +170,22 @@ class _Check:
         result = self.suite.run(truth, placed)
         return self.suite.outputs(self.case, result, placed)
 
-    def compared(self, got: Outputs, want: Outputs, tolerance: Any, what: str = "") -> None:
-        """Compare all outputs; the first one that is wrong raises."""
+    def compared(
+        self,
+        got: Outputs,
+        want: Outputs,
+        tolerance: Any,
+        what: str = "",
+        rows: Tensor | None = None,
+    ) -> None:
+        """Compare all outputs; the first one that is wrong raises. rows: which ones they are."""
         wrong: Difference | None = None
         for name, output in want.items():
             limit: Tolerance = tolerance(self.case, name)
-            found = compare(f"{what}{name}", got[name], output, limit)
+            scores = self.scores.get(name)
+            if scores is not None and rows is not None:
+                scores = scores[rows]
+            found = compare(f"{what}{name}", got[name], output, limit, scores)
             key = f"{name}:{limit.metric}"
             self.used[key] = max(self.used.get(key, 0.0), found.used)
             wrong = wrong or (None if found.kept else found)
@@ -193,12 +207,7 @@ class _Check:
 
     def rows_alone(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
         """Rows alone and permuted: equal bits where declared, else within the tolerance."""
-        count = self.suite.num_rows(self.case, arguments)
-        if not count:
-            return
-        last = torch.tensor([count - 1])
-        order = torch.randperm(count, generator=generator_of(self.case))
-        for rows, what in ((last, "the last row alone"), (order, "a permuted batch")):
+        for what, rows in self.suite.samples(self.case, arguments):
             taken = self.suite.take(self.case, arguments, rows)
             if taken is None:
                 return
@@ -207,7 +216,7 @@ class _Check:
             if self.declared("batch_invariant", table):
                 self.same_bits(again, part, Failure.BATCH, what)
             else:
-                self.compared(again, part, self.suite.tolerance, f"{what}: ")
+                self.compared(again, part, self.suite.tolerance, f"{what}: ", rows)
 
     def one_row_of_nan(self, table: Operators, arguments: Arguments) -> None:
         """NaN in one row changes no other row."""

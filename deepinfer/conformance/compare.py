@@ -27,8 +27,13 @@ class Difference:
         return self.failure is Failure.NONE
 
 
-def compare(name: str, got: object, want: Tensor, tolerance: Tolerance) -> Difference:
-    """Compare an output with the wanted one: shape and dtype first, then NaN, then numbers."""
+def compare(
+    name: str, got: object, want: Tensor, tolerance: Tolerance, scores: Tensor | None = None
+) -> Difference:
+    """Compare an output with the wanted one: shape and dtype first, then NaN, then numbers.
+
+    scores [T, columns]: what the members of sets were chosen by, for SETS.
+    """
     if not isinstance(got, Tensor):
         return Difference(
             float("inf"), Failure.SHAPE, f"{name} is {type(got).__name__}, expected a tensor"
@@ -46,6 +51,10 @@ def compare(name: str, got: object, want: Tensor, tolerance: Tolerance) -> Diffe
     got, want = got.detach().cpu(), want.detach().cpu()
     if not want.numel():
         return Difference(0.0)
+    if tolerance.metric is Metric.SETS:
+        if scores is None:
+            raise ValueError(f"{name}: sets are compared where the scores are known")
+        return _exchanged(name, got, want, scores.detach().cpu(), tolerance)
     if tolerance.metric is Metric.EQUAL or not want.is_floating_point():
         return _equal(name, got, want)
     nan = _other_nan(name, got, want)
@@ -81,6 +90,41 @@ def _other_nan(name: str, got: Tensor, want: Tensor) -> Difference | None:
         Failure.NAN,
         f"{name}: {int(unequal.sum())} elements are NaN or infinite on one side only, the first at "
         f"{place}: {got[tuple(place)].item()!r}, expected {want[tuple(place)].item()!r}",
+    )
+
+
+def _exchanged(
+    name: str, got: Tensor, want: Tensor, scores: Tensor, tolerance: Tolerance
+) -> Difference:
+    """Sets of columns [T, k], ascending and -1 filled, chosen by scores [T, columns]."""
+    worst, message = 0.0, ""
+    for row, (ours, theirs) in enumerate(zip(got.tolist(), want.tolist(), strict=True)):
+        members, wanted = [m for m in ours if m >= 0], [m for m in theirs if m >= 0]
+        filled = sorted(set(members)) + [-1] * (len(ours) - len(members))
+        if ours != filled or (members and members[-1] >= scores.shape[1]):
+            text = f"{name}: row {row} is not ascending columns below {scores.shape[1]}, then -1"
+            return Difference(float("inf"), Failure.NUMBERS, f"{text}: {ours}")
+        if len(members) != len(wanted):
+            text = f"{name}: row {row} has {len(members)} members, expected {len(wanted)}"
+            return Difference(float("inf"), Failure.NUMBERS, text)
+        extra, lost = sorted(set(members) - set(wanted)), sorted(set(wanted) - set(members))
+        if not extra:
+            continue
+        chosen, missed = scores[row, extra].double().sort()[0], scores[row, lost].double().sort()[0]
+        finite = scores[row][torch.isfinite(scores[row])].double()
+        unit = float(finite.abs().max()) if len(finite) else 0.0
+        gap = float((chosen - missed).abs().nan_to_num(nan=float("inf")).max())
+        gap = gap / unit if gap and unit else gap
+        if gap > worst:
+            worst = gap
+            message = f"row {row} has {extra} in place of {lost}"
+    if worst <= tolerance.limit:
+        return Difference(worst / tolerance.limit)
+    return Difference(
+        worst / tolerance.limit,
+        Failure.NUMBERS,
+        f"{name}: {message}; their scores differ by {worst:.3g} of the largest, limit "
+        f"{tolerance.limit:.3g} ({tolerance.reason})",
     )
 
 

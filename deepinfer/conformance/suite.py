@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, CallSpec, Contract, Numerics
+from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
 from deepinfer.conformance.trees import map_leaves, tensors, widened
@@ -73,11 +74,22 @@ class OperatorSuite(ABC):
         """The outputs by a definition that shares no code with the reference, or None."""
         return None
 
+    def scores(self, case: Case, arguments: Arguments, truth: Operators) -> Outputs:
+        """Scores [T, columns] of outputs that are compared as sets; arguments are placed."""
+        return {}
+
     def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments | None:
         """The arguments of some rows [n] only, in that order; None where that means nothing."""
         if not self.row_arguments:
             return None
         return {name: self._taken(name, value, rows) for name, value in arguments.items()}
+
+    def samples(self, case: Case, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
+        """Rows that are run again without the others or in another order, and what they are."""
+        count = self.num_rows(case, arguments)
+        if count:
+            yield "the last row alone", torch.tensor([count - 1])
+            yield "a permuted batch", torch.randperm(count, generator=generator_of(case))
 
     def num_rows(self, case: Case, arguments: Arguments) -> int:
         """Rows of the arguments."""

@@ -17,8 +17,8 @@ class Metric(StrEnum):
     difference of a row in units of the row's largest magnitude. NORMALISED: RMS of a row's
     difference over its RMS. ULP: largest difference in units in the last place of the output's
     dtype, at the magnitude of the element or of its row's RMS. MATCHED: share of elements that
-    differ. SETS: share of a row's members that are not in the other set although their scores
-    differ by more than rounding.
+    differ. SETS: largest gap between the scores of members that a row exchanged for others, in
+    units of the row's largest score; members are ascending and then -1, and as many.
     """
 
     EQUAL = "equal"
@@ -78,6 +78,61 @@ BF16_QUANTISED = Tolerance(
     0.02,
     "values that were quantised behind a float32 sum: a last-bit difference of the sum moves a "
     "code of 3 mantissa bits now and then (one in some hundred elements), each by 2^-3",
+)
+STORED_ROW = Tolerance(
+    Metric.NORMALISED,
+    0.25,
+    "a code of 1 mantissa bit that lies at a midpoint moves by up to a third of the group's "
+    "largest value, and a power-of-two scale by 2: one of either in a row of 32 channels",
+)
+STORED_CODES = Tolerance(
+    Metric.MATCHED,
+    0.05,
+    "stored entries differ where a value that another order of sums moved by a last bit lies at "
+    "the midpoint of two codes, one in thousands; one code of 32 channels is 0.03",
+)
+INDEX_SUM = Tolerance(
+    Metric.ULP,
+    1.0,
+    "dot products of FP4 values are exact in float32 and their terms are rounded to bf16 as the "
+    "contract says, so only the float32 sum over heads has an order; it is rounded to bf16 once",
+)
+INDEX_SPREAD = Tolerance(
+    Metric.ULP,
+    2.0,
+    "where the scales of a row's groups differ by 2^20 the dot products are rounded too, and the "
+    "next bf16 number of one term of the sum is at most a unit of it",
+)
+SELECTED_BF16 = Tolerance(
+    Metric.SETS,
+    2.0**-5,
+    "bf16 scores have 8 bits; a query channel that another order of sums moved over a midpoint of "
+    "FP4 moves a head's dot product by some hundredths, and a score of all heads by less",
+)
+SELECTED_WIDE = Tolerance(
+    Metric.SETS,
+    2.0**-10,
+    "scores in float32 differ by some units of 2^-24; no query channel of the grid lies so near a "
+    "midpoint of FP4 that this moves its code",
+)
+ATTENDED = Tolerance(
+    Metric.ULP,
+    2.0,
+    "the softmax is float32 and rounded to bf16 once; kernels may round probabilities to bf16 "
+    "before the second product (model specification, 4.7), half a unit each, averaged over keys",
+    wide=True,
+)
+PROJECTED = Tolerance(
+    Metric.NORMALISED,
+    0.01,
+    "bf16 values between attention, rotation and two products: each may be the next bf16 number, "
+    "2^-8 of it, and the sums average over a hundred of them and more",
+)
+PROJECTED_FP8 = Tolerance(
+    Metric.NORMALISED,
+    0.04,
+    "inputs of both products are FP8: where a value moves by a last bit, one code in twenty moves "
+    "by 2^-3, and the sums average over them",
 )
 
 

@@ -9,13 +9,13 @@ written outside, and which arguments were changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Contract, ExpertSource, LinearSource
+from deepinfer.backend import Batch, Contract, ExpertSource, LinearSource
 from deepinfer.conformance.trees import map_leaves, tensors
 
 GUARD_BYTES = 4096
@@ -75,7 +75,15 @@ class World:
             return self.operators.pack_experts(value.sources)
         if isinstance(value, Tensor):
             return self._guarded(value)
+        if isinstance(value, Batch):
+            return self._planned(value)
         return value
+
+    def _planned(self, batch: Batch) -> Batch:
+        """The batch on the device, with the plan that this backend makes of it."""
+        parts = {part.name: getattr(batch, part.name) for part in fields(batch)}
+        placed = Batch(**map_leaves(self._leaf, parts))
+        return replace(placed, plan=self.operators.plan(placed))
 
     def _guarded(self, value: Tensor) -> Tensor:
         """A copy of a host tensor on the device, between two guards."""
@@ -95,8 +103,15 @@ class World:
 
 
 def host(arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """Copies of all tensors among the arguments on the host, by dotted path."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors(arguments)}
+    """Copies of all tensors among the arguments on the host, by dotted path.
+
+    A batch's plan is the backend's own and is left out.
+    """
+    return {
+        name: tensor.detach().cpu().clone()
+        for name, tensor in tensors(arguments)
+        if "plan" not in name.split(".")
+    }
 
 
 def changed(

@@ -35,12 +35,14 @@ def model_calls(
     A weight fact of "bf16" means unquantised: such a matrix may be stored in float32 as well.
     """
     seen: dict[CallSpec, None] = {}
-    for call in _Calls(config, numerics, dtype, limits).all():
+    for call in ModelCalls(config, numerics, dtype, limits).all():
         seen.setdefault(call)
     return list(seen)
 
 
-class _Calls:
+class ModelCalls:
+    """The calls of one model by part; `all` lists them in order, repeated ones included."""
+
     def __init__(
         self, config: ModelConfig, numerics: Numerics, dtype: str, limits: CallLimits
     ) -> None:
