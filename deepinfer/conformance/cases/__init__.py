@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.cases.packing import PACKING
+from deepinfer.conformance.cases.quantisers import QUANTISERS
+from deepinfer.conformance.cases.rotations import ROTATIONS
 from deepinfer.conformance.suite import OperatorSuite
 
-SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE,)}
+SUITES: Mapping[str, OperatorSuite] = {
+    suite.operator: suite
+    for suite in (
+        *PACKING,
+        *DENSE,
+        *QUANTISERS,
+        *ROTATIONS,
+    )
+}
