@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.cases.hyper import HYPER
+from deepinfer.conformance.cases.hyper_steps import HYPER_STEPS
 from deepinfer.conformance.cases.packing import PACKING
 from deepinfer.conformance.cases.quantisers import QUANTISERS
 from deepinfer.conformance.cases.rotations import ROTATIONS
@@ -17,5 +19,7 @@ SUITES: Mapping[str, OperatorSuite] = {
         *DENSE,
         *QUANTISERS,
         *ROTATIONS,
+        *HYPER,
+        *HYPER_STEPS,
     )
 }
