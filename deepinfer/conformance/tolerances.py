@@ -101,6 +101,14 @@ TWICE_ROUNDED = Tolerance(
     "numbers moves the first by one, and what is computed from it by one more",
 )
 
+GATED = Tolerance(
+    Metric.SCALED,
+    1e-4,
+    "a float32 sum behind a square root whose slope is 500 at its lower end of 1e-6: an error of "
+    "2^-23 of the match moves the gate by up to 1.5e-5 of it, and the value with it",
+    wide=True,
+)
+
 
 def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:
     """The usual limit of a float output whose operator sums in float32 and rounds once."""

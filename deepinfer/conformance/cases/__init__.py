@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.cases.engram import ENGRAM
+from deepinfer.conformance.cases.engram_step import ENGRAM_STEP
 from deepinfer.conformance.cases.hyper import HYPER
 from deepinfer.conformance.cases.hyper_steps import HYPER_STEPS
 from deepinfer.conformance.cases.packing import PACKING
@@ -21,5 +23,7 @@ SUITES: Mapping[str, OperatorSuite] = {
         *ROTATIONS,
         *HYPER,
         *HYPER_STEPS,
+        *ENGRAM,
+        *ENGRAM_STEP,
     )
 }
