@@ -109,6 +109,13 @@ GATED = Tolerance(
     wide=True,
 )
 
+BF16_CHAIN = Tolerance(
+    Metric.NORMALISED,
+    2e-3,
+    "matmul, norm and matmul with a rounding to bf16 behind each: one element in a hundred of each "
+    "is the next bf16 number, by 2^-8 of it, which adds up to some 5e-4 of a row's RMS",
+)
+
 
 def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:
     """The usual limit of a float output whose operator sums in float32 and rounds once."""

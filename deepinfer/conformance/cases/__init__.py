@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.cases.dense_steps import DENSE_STEPS
 from deepinfer.conformance.cases.engram import ENGRAM
 from deepinfer.conformance.cases.engram_step import ENGRAM_STEP
 from deepinfer.conformance.cases.hyper import HYPER
@@ -21,6 +22,7 @@ SUITES: Mapping[str, OperatorSuite] = {
         *DENSE,
         *QUANTISERS,
         *ROTATIONS,
+        *DENSE_STEPS,
         *HYPER,
         *HYPER_STEPS,
         *ENGRAM,
