@@ -21,12 +21,32 @@ from deepinfer.conformance.cases.specs import (
 )
 from deepinfer.conformance.oracles.blocks import quantised
 from deepinfer.conformance.oracles.rows import norm
+from deepinfer.conformance.oracles.stored import E2M1
 from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import BF16_QUANTISED, EXACT, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.formats import Scheme
 
 VALUES = ("large", "extreme", "saturated", "subnormal", "ties", "zeros", "nan_row", "infinite")
+
+
+def midpoints(shape: tuple[int, ...], scheme: Scheme, generator: torch.Generator) -> torch.Tensor:
+    """Values halfway between two elements, in groups whose scale is exact; both signs.
+
+    Each group holds the largest element times its scale: a power of two, in NVFP4 any 4-bit number.
+    """
+    bytes_ = torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    grid = bytes_ if scheme is Scheme.FP8_BLOCK32 else torch.tensor(E2M1)
+    halfway = (grid[1:] + grid[:-1]) / 2
+    drawn = torch.randint(0, len(halfway), shape, generator=generator)
+    x = halfway[drawn].unflatten(-1, (-1, scheme.group_size))
+    x[..., 0] = grid[-1]
+    groups = x.shape[:-1]
+    scale = torch.ldexp(torch.ones(groups), torch.randint(-4, 5, groups, generator=generator))
+    if scheme is Scheme.NVFP4:
+        scale = scale * torch.randint(8, 16, groups, generator=generator) / 8
+    sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+    return (x * scale[..., None] * sign).flatten(-2)
 
 
 class Quantise(OperatorSuite):
@@ -40,6 +60,7 @@ class Quantise(OperatorSuite):
     def grid(self, tier: Tier) -> Iterator[Case]:
         for scheme in Scheme:
             for dtype in DTYPES:
+                yield self._case(40, 64, scheme.value, dtype, edge="midpoints")
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 64, scheme.value, dtype, edge=edge)
                 for values in VALUES:
@@ -73,7 +94,10 @@ class Quantise(OperatorSuite):
         middle = (heads,) if isinstance(heads, int) else ()
         shape = case.size("rows"), *middle, case.size("width")
         x = make(case.values, shape, generator, DTYPES[case.dtype])
-        return {"x": x, "scheme": scheme_of(case)}
+        scheme = scheme_of(case)
+        if case.edge == "midpoints" and scheme is not None:
+            x = midpoints(shape, scheme, generator).to(x.dtype)
+        return {"x": x, "scheme": scheme}
 
     def calls(self, case: Case) -> list[CallSpec]:
         facts = {"width": case.size("width"), "scheme": case.fact("scheme")}
