@@ -135,6 +135,42 @@ PROJECTED_FP8 = Tolerance(
     "by 2^-3, and the sums average over them",
 )
 
+MIX = Tolerance(
+    Metric.SCALED,
+    5e-5,
+    "a float32 sum of streams * width products in any order, which a site's scale enlarges about "
+    "tenfold in front of exp; Sinkhorn's divisions add a few units of 2^-24 each",
+    wide=True,
+)
+MIX_OF_ROUNDED = Tolerance(
+    Metric.SCALED,
+    4e-3,
+    "the mix of streams that were rounded to bf16 behind float32 sums: where one element in a "
+    "hundred is the next bf16 number, the projection moves by 2^-8 / 10 of its size, and scales "
+    "of about 1 (8 at most) carry that into the exponents",
+)
+TWICE_ROUNDED = Tolerance(
+    Metric.ULP,
+    2.0,
+    "rounded to bf16 twice, one rounding behind the other: a sum near the middle of two bf16 "
+    "numbers moves the first by one, and what is computed from it by one more",
+)
+
+GATED = Tolerance(
+    Metric.SCALED,
+    1e-4,
+    "a float32 sum behind a square root whose slope is 500 at its lower end of 1e-6: an error of "
+    "2^-23 of the match moves the gate by up to 1.5e-5 of it, and the value with it",
+    wide=True,
+)
+
+BF16_CHAIN = Tolerance(
+    Metric.NORMALISED,
+    2e-3,
+    "matmul, norm and matmul with a rounding to bf16 behind each: one element in a hundred of each "
+    "is the next bf16 number, by 2^-8 of it, which adds up to some 5e-4 of a row's RMS",
+)
+
 
 def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:
     """The usual limit of a float output whose operator sums in float32 and rounds once."""

@@ -1,15 +1,27 @@
-"""Cases of the dense family: matmuls, norms, rotations, quantisers, tables."""
+"""Cases of norms, matmuls and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from deepinfer.backend import Activation, CallSpec, Fact, LinearSource
+from deepinfer.backend import CallSpec, Fact, LinearSource
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import matrix, table
+from deepinfer.conformance.cases.specs import (
+    EPS,
+    FEW_ROWS,
+    FP8,
+    ROWS,
+    activation,
+    call,
+    scheme_of,
+)
+from deepinfer.conformance.oracles.rows import grouped_product, norm, product
 from deepinfer.conformance.suite import (
     DTYPES,
     Arguments,
@@ -21,16 +33,8 @@ from deepinfer.conformance.suite import (
 from deepinfer.conformance.tolerances import EXACT, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import TableSource
-from deepinfer.formats import Scheme, quantise
 
-ROWS = {"empty": 0, "one": 1, "tile-1": 15, "tile": 16, "tile+1": 17, "long": 130}
-
-
-def activation(x: torch.Tensor, scheme: str | None) -> Activation:
-    """Values with their quantised half."""
-    if scheme is None:
-        return Activation(x)
-    return Activation(x, quantise(x, Scheme(scheme)), Scheme(scheme))
+KINDS = ("fp8", "fp4", "bf16", "fp32")
 
 
 class RmsNorm(OperatorSuite):
@@ -46,34 +50,32 @@ class RmsNorm(OperatorSuite):
                 yield self._case(rows, 64, dtype, edge=edge)
             for values in ("large", "extreme", "subnormal", "zeros", "nan_row"):
                 yield self._case(5, 64, dtype, values=values)
+            yield self._case(5, 64, dtype, eps=1e-6, values="extreme", edge="eps")
             for width in (3, 37, 512, 1536, 5120):
                 yield self._case(3, width, dtype, edge="width")
         if tier.includes(Tier.FULL):
             for seed in range(1, 5):
                 yield self._case(257, 5120, "bf16", edge="released", seed=seed, tier=Tier.FULL)
 
-    def _case(self, rows: int, width: int, dtype: str, **more: object) -> Case:
-        return Case.of("rms_norm", {"rows": rows, "width": width}, dtype=dtype, **more)  # type: ignore[arg-type]
+    def _case(self, rows: int, width: int, dtype: str, eps: float = EPS, **more: Any) -> Case:
+        return Case.of("rms_norm", {"rows": rows, "width": width, "eps": eps}, dtype=dtype, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         dtype, width = DTYPES[case.dtype], case.size("width")
         return {
             "x": make(case.values, (case.size("rows"), width), generator, dtype),
             "weight": 1 + 0.1 * torch.randn(width, generator=generator),
-            "eps": 1e-6,
+            "eps": case.fact("eps"),
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
-        facts: dict[str, Fact] = {
-            "dtype": case.dtype,
-            "width": case.size("width"),
-            "eps": 1e-6,
-        }
-        rows = max(1, case.size("rows"))
-        return [CallSpec.of("rms_norm", facts, {"rows": (rows, rows)})]
+        return [call(case, "rms_norm", {name: case.fact(name) for name in ("width", "eps")})]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(case.dtype, elementwise=True)
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs:
+        return {"out": norm(arguments["x"], arguments["weight"], arguments["eps"])}
 
 
 class Linear(OperatorSuite):
@@ -84,7 +86,18 @@ class Linear(OperatorSuite):
     nan_argument = "a.values"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for kind in ("fp8", "fp4", "bf16", "fp32"):
+        for kind in KINDS:
+            yield self._case(5, 64, 1, kind, "bf16", edge="column")
+            yield self._case(5, 128, 384, kind, "bf16", out="fp32", edge="wider")
+        for kind in ("fp8", "fp4"):
+            for dtype in ("bf16", "fp32"):
+                yield self._case(17, 64, 48, kind, dtype, scheme=None, edge="values")
+        for kind in ("bf16", "fp32"):
+            for dtype in ("bf16", "fp32"):
+                yield self._case(17, 64, 48, kind, dtype, edge="both")
+            for inputs in (1, 24, 37):
+                yield self._case(17, inputs, 33, kind, "bf16", edge="ragged")
+        for kind in KINDS:
             for dtype in DTYPES:
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 64, 48, kind, dtype, edge=edge)
@@ -93,43 +106,52 @@ class Linear(OperatorSuite):
                 yield self._case(3, 1024, 20, kind, dtype, edge="deep")
         if tier.includes(Tier.FULL):
             for kind, inputs, outputs in (
-                ("fp8", 5120, 1536),
-                ("fp8", 1536, 4096),
+                ("fp8", 5120, 1280),
+                ("fp8", 1280, 4096),
+                ("fp8", 8192, 512),
+                ("fp8", 6144, 1024),
                 ("bf16", 5120, 512),
-                ("fp4", 5120, 2048),
+                ("bf16", 512, 128),
+                ("fp4", 5120, 2304),
+                ("fp4", 2304, 1024),
             ):
                 yield self._case(17, inputs, outputs, kind, "bf16", edge="released", tier=Tier.FULL)
 
     def _case(
-        self, rows: int, inputs: int, outputs: int, kind: str, dtype: str, **more: object
+        self,
+        rows: int,
+        inputs: int,
+        outputs: int,
+        kind: str,
+        dtype: str,
+        out: str | None = None,
+        scheme: str | None = FP8,
+        **more: Any,
     ) -> Case:
-        facts = {
+        facts: dict[str, Fact] = {
             "rows": rows,
             "inputs": inputs,
             "outputs": outputs,
             "weight": kind,
-            "out": dtype,
-            "scheme": Scheme.FP8_BLOCK32.value if kind in ("fp8", "fp4") else None,
+            "out": out or dtype,
+            "scheme": scheme if kind in ("fp8", "fp4") else None,
         }
-        return Case.of("linear", facts, dtype=dtype, **more)  # type: ignore[arg-type]
+        return Case.of(self.operator, facts, dtype=dtype, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         shape = case.size("rows"), case.size("inputs")
         x = make(case.values, shape, generator, DTYPES[case.dtype])
-        scheme = case.fact("scheme")
-        weights = "powers" if case.values == "large" else "normal"
+        kind, weights = str(case.fact("weight")), _weights_for(case)
+        half = FP8 if case.edge == "both" else scheme_of(case)  # one that this weight does not read
         return {
-            "a": activation(x, None if scheme is None else str(scheme)),
-            "w": matrix(
-                case.size("outputs"), shape[1], str(case.fact("weight")), generator, weights
-            ),
+            "a": activation(x, half),
+            "w": matrix(case.size("outputs"), shape[1], kind, generator, weights),
             "out_dtype": DTYPES[str(case.fact("out"))],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
         facts = {name: value for name, value in case.facts if name != "rows"}
-        rows = max(1, case.size("rows"))
-        return [CallSpec.of("linear", {"dtype": case.dtype, **facts}, {"rows": (rows, rows)})]
+        return [call(case, self.operator, facts)]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(str(case.fact("out")))
@@ -141,6 +163,53 @@ class Linear(OperatorSuite):
             stored = arguments["w"].weight.read()
             wide["w"] = LinearSource(MemorySource(stored.bfloat16()))
         return wide
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs:
+        return {"out": product(arguments["a"], arguments["w"], arguments["out_dtype"])}
+
+
+class GroupedLinear(Linear):
+    """The block-diagonal product of the attention output."""
+
+    operator = "grouped_linear"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for kind in KINDS:
+            for dtype in DTYPES:
+                for edge, rows in FEW_ROWS.items():
+                    yield self._grouped(rows, 2, 64, 32, kind, dtype, edge=edge)
+                for values in ("large", "ties", "saturated"):
+                    yield self._grouped(5, 3, 32, 32, kind, dtype, values=values)
+            yield self._grouped(5, 8, 32, 16, kind, "bf16", edge="groups")
+            yield self._grouped(5, 1, 64, 48, kind, "bf16", edge="groups")
+            yield self._grouped(3, 2, 256, 33, kind, "bf16", edge="ragged")
+        yield self._grouped(17, 2, 64, 32, "fp8", "bf16", scheme=None, edge="values")
+        if tier.includes(Tier.FULL):
+            more: dict[str, Any] = {"edge": "released", "tier": Tier.FULL}
+            yield self._grouped(17, 8, 4096, 1024, "fp8", "bf16", **more)
+
+    def _grouped(
+        self, rows: int, groups: int, inputs: int, outputs: int, kind: str, dtype: str, **more: Any
+    ) -> Case:
+        case = self._case(rows, inputs, outputs, kind, dtype, **more)
+        return replace(case, facts=tuple(sorted((*case.facts, ("groups", groups)))))
+
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        groups, inputs = case.size("groups"), case.size("inputs")
+        x = make(case.values, (case.size("rows"), groups, inputs), generator, DTYPES[case.dtype])
+        kind, weights = str(case.fact("weight")), _weights_for(case)
+        return {
+            "a": activation(x, scheme_of(case)),
+            "w": matrix(groups * case.size("outputs"), inputs, kind, generator, weights),
+            "out_dtype": DTYPES[str(case.fact("out"))],
+        }
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs:
+        return {"out": grouped_product(arguments["a"], arguments["w"], arguments["out_dtype"])}
+
+
+def _weights_for(case: Case) -> str:
+    return "powers" if case.values == "large" else "normal"
 
 
 class Embed(OperatorSuite):
@@ -170,9 +239,7 @@ class Embed(OperatorSuite):
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.size(name) for name in ("vocabulary", "width")}
-        rows = max(1, case.size("rows"))
-        return [CallSpec.of("embed", {"dtype": case.dtype, **facts}, {"rows": (rows, rows)})]
+        return [call(case, "embed", {name: case.size(name) for name in ("vocabulary", "width")})]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return EXACT
@@ -192,4 +259,4 @@ class Embed(OperatorSuite):
             yield Invalid(Case.of("embed", facts, edge="invalid"), arguments, IndexError)
 
 
-DENSE: tuple[OperatorSuite, ...] = (RmsNorm(), Linear(), Embed())
+DENSE: tuple[OperatorSuite, ...] = (RmsNorm(), Linear(), GroupedLinear(), Embed())

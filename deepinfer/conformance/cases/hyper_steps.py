@@ -1,0 +1,204 @@
+"""Cases of the steps in front of and between sub-layers: `enter` and `advance`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from deepinfer.backend import Activation, CallSpec, Fact, Mix, SubLayer
+from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases.hyper import random_mix, site, stream_facts
+from deepinfer.conformance.cases.specs import (
+    EPS,
+    FP8,
+    ROWS,
+    call,
+    inconsistent,
+    norm_quantise_calls,
+    read,
+    scheme_of,
+)
+from deepinfer.conformance.oracles.hyper import collapsed, expanded, predicted
+from deepinfer.conformance.oracles.rows import norm
+from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.tolerances import (
+    BF16_QUANTISED,
+    EXACT,
+    MIX,
+    MIX_OF_ROUNDED,
+    TWICE_ROUNDED,
+    Tolerance,
+    float_tolerance,
+)
+from deepinfer.conformance.values import make
+
+ITERATIONS = 20
+SCHEMES = (None, FP8)
+MIXES = ("mix.pre", "mix.post", "mix.comb")
+READ = ("activation.values", "activation.read", "activation.inconsistent")
+
+
+def activation_outputs(a: Activation) -> Outputs:
+    """Values, what a quantised matmul reads, and whether the two agree."""
+    return {
+        "activation.values": a.values,
+        "activation.read": read(a),
+        "activation.inconsistent": inconsistent(a),
+    }
+
+
+def mix_outputs(mix: Mix) -> Outputs:
+    """The three parts of a mix."""
+    return {f"mix.{name}": part for name, part in mix._asdict().items()}
+
+
+class Enter(OperatorSuite):
+    """Mix here, read by the mix of the site before, norm, quantise."""
+
+    operator = "enter"
+    row_arguments = ("streams", "pre")
+    row_outputs = (*MIXES, *READ)
+    nan_argument = "streams"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for scheme in SCHEMES:
+            for dtype in DTYPES:
+                for edge, rows in ROWS.items():
+                    if edge != "long" or scheme:
+                        yield self._case(rows, 4, 32, scheme, dtype, edge=edge)
+                for values in ("large", "ties", "zeros", "nan_row"):
+                    yield self._case(5, 4, 32, scheme, dtype, values=values)
+                for streams, width in ((1, 32), (2, 64), (4, 128)):
+                    yield self._case(5, streams, width, scheme, dtype, edge="width")
+                yield self._case(5, 4, 32, scheme, dtype, weights="steep", edge="steep")
+            yield self._case(3, 4, 5120, scheme, "bf16", edge="released")
+        if tier.includes(Tier.FULL):
+            for seed in range(1, 4):
+                more: dict[str, Any] = {"edge": "released", "seed": seed, "tier": Tier.FULL}
+                yield self._case(33, 4, 5120, FP8, "bf16", **more)
+
+    def _case(
+        self,
+        rows: int,
+        streams: int,
+        width: int,
+        scheme: str | None,
+        dtype: str,
+        weights: str = "mild",
+        **more: Any,
+    ) -> Case:
+        facts: dict[str, Fact] = {
+            "rows": rows,
+            "streams": streams,
+            "width": width,
+            "scheme": scheme,
+            "weights": weights,
+        }
+        return Case.of(self.operator, facts, dtype=dtype, **more)
+
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
+        dtype = DTYPES[case.dtype]
+        return {
+            "streams": make(case.values, (rows, streams, width), generator, dtype),
+            "pre": random_mix(rows, streams, dtype, generator).pre,
+            "sub_layer": self.sub_layer(case, generator),
+            "scheme": scheme_of(case),
+        }
+
+    @staticmethod
+    def sub_layer(case: Case, generator: torch.Generator) -> SubLayer:
+        """The site and the norm in front of a sub-layer."""
+        streams, width = case.size("streams"), case.size("width")
+        weights = str(case.fact("weights"))
+        return SubLayer(
+            site(streams, width, ITERATIONS, weights, generator),
+            1 + 0.1 * torch.randn(width, generator=generator),
+            EPS,
+        )
+
+    def calls(self, case: Case) -> list[CallSpec]:
+        return list(self.inner(case, None))
+
+    @staticmethod
+    def inner(case: Case, step: str | None) -> Iterator[CallSpec]:
+        """`enter` and what is inside."""
+        streams, scheme = stream_facts(case), case.fact("scheme")
+        yield call(case, "enter", {**streams, "scheme": scheme}, step)
+        yield call(case, "mix", {**streams, "iterations": ITERATIONS}, "enter")
+        yield call(case, "collapse", streams, "enter")
+        yield from norm_quantise_calls(case, case.size("width"), scheme, "enter")
+
+    def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
+        return {**mix_outputs(result.mix), **activation_outputs(result.activation)}
+
+    def tolerance(self, case: Case, output: str) -> Tolerance:
+        if output == "activation.inconsistent":
+            return EXACT
+        if output == "activation.read":
+            return BF16_QUANTISED
+        if case.dtype == "fp64":
+            return float_tolerance("fp64")
+        if output in MIXES:
+            return self.mixes(case)
+        return TWICE_ROUNDED if case.dtype == "bf16" else float_tolerance("fp32")
+
+    def mixes(self, case: Case) -> Tolerance:
+        """The limit of a mix."""
+        return MIX
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs:
+        streams, sub_layer = arguments["streams"], arguments["sub_layer"]
+        values = norm(collapsed(streams, arguments["pre"]), sub_layer.norm, sub_layer.norm_eps)
+        return {**mix_outputs(predicted(streams, sub_layer.site)), "activation.values": values}
+
+
+class Advance(Enter):
+    """Write a sub-layer's output back, then enter the next one."""
+
+    operator = "advance"
+    row_arguments = ("out", "streams", "mix")
+    row_outputs = ("streams", *MIXES, *READ)
+    nan_argument = "out"
+
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
+        dtype = DTYPES[case.dtype]
+        return {
+            "out": make(case.values, (rows, width), generator, dtype),
+            "streams": make(case.values, (rows, streams, width), generator, dtype),
+            "mix": random_mix(rows, streams, dtype, generator),
+            "next_sub_layer": self.sub_layer(case, generator),
+            "scheme": scheme_of(case),
+        }
+
+    def calls(self, case: Case) -> list[CallSpec]:
+        streams = stream_facts(case)
+        return [
+            call(case, "advance", {**streams, "scheme": case.fact("scheme")}),
+            *self.inner(case, "advance"),
+            call(case, "expand", streams, "advance"),
+        ]
+
+    def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
+        return {"streams": result.streams, **super().outputs(case, result, arguments)}
+
+    def tolerance(self, case: Case, output: str) -> Tolerance:
+        if output == "streams":
+            return float_tolerance(case.dtype, elementwise=True)
+        return super().tolerance(case, output)
+
+    def mixes(self, case: Case) -> Tolerance:
+        """Behind the rounded streams."""
+        return MIX_OF_ROUNDED if case.dtype == "bf16" else MIX
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs:
+        mix = arguments["mix"]
+        streams = expanded(arguments["out"], arguments["streams"], mix)
+        entered = {"streams": streams, "pre": mix.pre, "sub_layer": arguments["next_sub_layer"]}
+        return {"streams": streams, **super().oracle(case, entered)}
+
+
+HYPER_STEPS: tuple[OperatorSuite, ...] = (Enter(), Advance())
