@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepinfer.conformance.cases.dense import DENSE
+from deepinfer.conformance.cases.experts import ROUTING
+from deepinfer.conformance.cases.mlp import MLP
 from deepinfer.conformance.suite import OperatorSuite
 
-SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE,)}
+SUITES: Mapping[str, OperatorSuite] = {suite.operator: suite for suite in (*DENSE, *ROUTING, *MLP)}
