@@ -113,5 +113,13 @@ def code_tolerance(width: int) -> Tolerance:
         Metric.MATCHED,
         max(0.005, 1.01 / width),
         "exp in float32 is right to some units of 2^-24, which moves one code in ten thousand: one "
-        "in a row, or 1 in 200 of a long one; a rounding to bf16 before the quantiser moves 1 in 50",
+        "in a row, or 1 in 200 of a long one; a rounding to bf16 in front of it moves 1 in 50",
     )
+
+
+LOGPROBS = Tolerance(
+    Metric.SCALED,
+    1e-6,
+    "a difference of float32 numbers and the logarithm of their sum, at the magnitude of the row's "
+    "least probable token: a sum over 2^17 tokens in float32 is right to 2^-20",
+)

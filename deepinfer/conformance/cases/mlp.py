@@ -21,7 +21,7 @@ from deepinfer.backend import (
     Routing,
 )
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.dense import ROWS, activation
+from deepinfer.conformance.cases.dense import activation
 from deepinfer.conformance.cases.experts import (
     NUMERICS,
     SCALE,
@@ -211,7 +211,7 @@ class ExpertMlp(OperatorSuite):
         pattern: str = "spread",
         **more: Any,
     ) -> Case:
-        facts = {
+        facts: dict[str, Fact] = {
             "rows": rows,
             "experts": experts,
             "top_k": k,
@@ -374,7 +374,13 @@ def shared_calls(case: Case, kind: Fact, step: str | None) -> Iterator[CallSpec]
     hidden, inner = case.size("hidden"), case.size("intermediate")
     dtype: dict[str, Fact] = {"dtype": case.dtype}
     modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
-    whole = {"hidden": hidden, "intermediate": inner, "weight": kind, **dtype, **modes}
+    whole: dict[str, Fact] = {
+        "hidden": hidden,
+        "intermediate": inner,
+        "weight": kind,
+        **dtype,
+        **modes,
+    }
     ranges = rows_range(case)
     yield CallSpec.of("shared_mlp", whole, ranges, step)
     for inputs, outputs in ((hidden, inner), (inner, hidden)):
@@ -434,7 +440,7 @@ class Mixture(OperatorSuite):
         limit: float = LIMIT,
         **more: Any,
     ) -> Case:
-        facts = {
+        facts: dict[str, Fact] = {
             "rows": rows,
             "experts": experts,
             "top_k": k,
