@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, CallSpec, Contract, Numerics
+from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
 from deepinfer.conformance.trees import map_leaves, tensors, widened
@@ -100,6 +101,10 @@ class OperatorSuite(ABC):
             widened(arguments),
         )
         return wide
+
+    def provider(self, case: Case, operators: Operators) -> str:
+        """Who runs the operator: native, composed or fallback."""
+        return operators.bindings[self.operator].provider
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
         """Call the operator."""

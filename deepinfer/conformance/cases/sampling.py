@@ -32,7 +32,7 @@ ORACLE_ELEMENTS = 3000
 PARAMETERS: dict[str, tuple[tuple[float, float, int, float], ...]] = {
     "plain": ((1.0, 1.0, 0, 0.0),),
     "greedy": ((0.0, 1.0, 0, 0.0), (0.0, 0.5, 2, 0.3), (1e-39, 1.0, 0, 0.0)),
-    "temperature": ((0.7, 1.0, 0, 0.0), (1.3, 1.0, 0, 0.0), (1e-5, 1.0, 0, 0.0), (100.0, 1.0, 0, 0.0)),
+    "temperature": tuple((t, 1.0, 0, 0.0) for t in (0.7, 1.3, 1e-5, 100.0)),
     "top_p": ((1.0, 0.5, 0, 0.0), (1.0, 0.9, 0, 0.0), (1.0, 1e-12, 0, 0.0), (1.0, 0.25, 0, 0.0)),
     "top_k": ((1.0, 1.0, 1, 0.0), (1.0, 1.0, 2, 0.0), (1.0, 1.0, 5, 0.0), (1.0, 1.0, 2**40, 0.0)),
     "min_p": ((1.0, 1.0, 0, 0.05), (1.0, 1.0, 0, 0.5), (1.0, 1.0, 0, 0.999)),
@@ -67,7 +67,7 @@ class Mask(OperatorSuite):
             yield self._case(3, width, edge="width")
         for values in ("large", "zeros", "nan_row", "infinite"):
             yield self._case(4, 70, values=values)
-        yield self._case(2, RELEASED, edge="released")
+        yield self._case(2, RELEASED, edge="width")
 
     def _case(self, rows: int, vocabulary: int, **more: Any) -> Case:
         return Case.of("mask", {"rows": rows, "vocabulary": vocabulary}, dtype="fp32", **more)
@@ -109,7 +109,7 @@ class Process(OperatorSuite):
             yield self._case(8, 40, "mixed", values=values)
         for width in WIDTHS:
             yield self._case(2, width, "mixed", edge="width")
-        yield self._case(4, RELEASED, "mixed", edge="released")
+        yield self._case(4, RELEASED, "mixed", edge="width")
         if tier.includes(Tier.FULL):
             for seed in range(1, 5):
                 for name in PARAMETERS:
@@ -195,7 +195,7 @@ class Sample(OperatorSuite):
             yield self._case(16, 24, values=values)
         for width in WIDTHS:
             yield self._case(3, width, edge="width")
-        yield self._case(4, RELEASED, edge="released")
+        yield self._case(4, RELEASED, edge="width")
         if tier.includes(Tier.FULL):
             for seed in range(1, 30):
                 yield self._case(130, 20, seed=seed, tier=Tier.FULL)
@@ -272,7 +272,7 @@ class TopLogprobs(OperatorSuite):
                 yield self._case(6, 40, k, values=values)
         for width in WIDTHS:
             yield self._case(3, width, min(width, 20), edge="width")
-        yield self._case(2, RELEASED, 20, edge="released")
+        yield self._case(2, RELEASED, 20, edge="width")
         if tier.includes(Tier.FULL):
             yield self._case(33, RELEASED, 20, values="ties", tier=Tier.FULL)
 
