@@ -32,7 +32,7 @@ from deepinfer.conformance.cases.experts import (
 )
 from deepinfer.conformance.cases.matrices import expert, matrix
 from deepinfer.conformance.oracles import experts as oracle
-from deepinfer.conformance.oracles.stored import matrix_values, through_fp8
+from deepinfer.conformance.oracles.matrices import matrix_values, through_fp8
 from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of
 from deepinfer.conformance.tolerances import (
     Tolerance,
@@ -326,10 +326,14 @@ class SharedMlp(OperatorSuite):
         limit: float = LIMIT,
         **more: Any,
     ) -> Case:
-        facts = {"rows": rows, "hidden": hidden, "intermediate": inner, "weight": kind}
-        return Case.of(
-            "shared_mlp", {**facts, "limit": limit}, dtype=dtype, numerics=numerics, **more
-        )
+        facts: dict[str, Fact] = {
+            "rows": rows,
+            "hidden": hidden,
+            "intermediate": inner,
+            "weight": kind,
+            "limit": limit,
+        }
+        return Case.of("shared_mlp", facts, dtype=dtype, numerics=numerics, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         of_rows, of_weights = inputs_and_weights(case)
@@ -483,7 +487,8 @@ class Mixture(OperatorSuite):
         return settled(x.double() @ gate.T, added, k) | torch.isnan(x).any(-1)
 
     def calls(self, case: Case) -> list[CallSpec]:
-        ranges, dtype = rows_range(case), {"dtype": case.dtype}
+        ranges = rows_range(case)
+        dtype: dict[str, Fact] = {"dtype": case.dtype}
         hidden, kind = case.size("hidden"), case.fact("weight")
         modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
         route: dict[str, Fact] = {
@@ -492,7 +497,12 @@ class Mixture(OperatorSuite):
             "top_k": case.size("top_k"),
         }
         dispatch = {**route, "hidden": hidden}
-        experts = {**dispatch, "intermediate": case.size("intermediate"), "weight": kind, **modes}
+        experts: dict[str, Fact] = {
+            **dispatch,
+            "intermediate": case.size("intermediate"),
+            "weight": kind,
+            **modes,
+        }
         wide = "fp64" if case.dtype == "fp64" else "fp32"
         gate = linear_facts(case, hidden, case.size("experts"), "bf16", wide)
         combine = {**dtype, "top_k": case.size("top_k"), "hidden": hidden}

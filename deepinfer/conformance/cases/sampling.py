@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CallSpec, Purpose, SamplingParameters
+from deepinfer.backend import CallSpec, Fact, Purpose, SamplingParameters
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.experts import rows_range
 from deepinfer.conformance.oracles import sampling as oracle
@@ -118,7 +118,7 @@ class Process(OperatorSuite):
                 yield self._case(16, 17, "mixed", values="ties", seed=seed, tier=Tier.FULL)
 
     def _case(self, rows: int, vocabulary: int, parameters: str, **more: Any) -> Case:
-        facts = {"rows": rows, "vocabulary": vocabulary, "parameters": parameters}
+        facts: dict[str, Fact] = {"rows": rows, "vocabulary": vocabulary, "parameters": parameters}
         return Case.of("process", facts, dtype="fp32", **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:

@@ -76,7 +76,12 @@ class PackExperts(OperatorSuite):
     def _case(
         self, experts: int, hidden: int, inner: int, kind: str, dtype: str = "bf16", **more: Any
     ) -> Case:
-        facts = {"experts": experts, "hidden": hidden, "intermediate": inner, "weight": kind}
+        facts: dict[str, Fact] = {
+            "experts": experts,
+            "hidden": hidden,
+            "intermediate": inner,
+            "weight": kind,
+        }
         return Case.of("pack_experts", facts, dtype=dtype, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
@@ -93,11 +98,16 @@ class PackExperts(OperatorSuite):
             "top_k": 1,
             "hidden": case.size("hidden"),
         }
-        mlp = {"intermediate": case.size("intermediate"), "limit": 10.0, "numerics": "ref"}
-        kind = {"weight": stored_kind(case.fact("weight"))}
+        facts_of_mlp: dict[str, Fact] = {
+            **facts,
+            "intermediate": case.size("intermediate"),
+            "weight": stored_kind(case.fact("weight")),
+            "limit": 10.0,
+            "numerics": "ref",
+        }
         rows = {"rows": (2, 2)}
         return [
-            CallSpec.of("expert_mlp", {**facts, **mlp, **kind}, rows),
+            CallSpec.of("expert_mlp", facts_of_mlp, rows),
             CallSpec.of("dispatch", {**facts, "group": 1}, rows),
         ]
 

@@ -17,7 +17,7 @@ from deepinfer.backend import (
     Routing,
     accumulation_dtype,
 )
-from deepinfer.conformance.oracles.stored import matrix_values, through_fp8
+from deepinfer.conformance.oracles.matrices import matrix_values, through_fp8
 
 
 def score(logit: float) -> float:
