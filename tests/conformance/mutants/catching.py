@@ -1,0 +1,26 @@
+"""Which quick case catches a mutant first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deepinfer.conformance.case import Tier, Verdict
+from deepinfer.conformance.registry import checks
+from deepinfer.conformance.subject import Subject
+from deepinfer_reference.backend import ReferenceBackend
+
+
+def first_failure(mutant: type[ReferenceBackend], operators: Iterable[str]) -> Verdict | None:
+    """The verdict of the first quick case of some operators that the mutant does not pass.
+
+    None where it passes them all. Operators are tried in the order given.
+    """
+    subject = Subject.of("mutant", mutant("cpu"))
+    for operator in operators:
+        for check in checks(Tier.QUICK):
+            if check.case.operator != operator:
+                continue
+            verdict = check.run(subject)
+            if not verdict.passed:
+                return verdict
+    return None
