@@ -35,13 +35,6 @@ class Device(OperatorSuite):
     operator = "device"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for kind in ("list", "tuple", "nested", "numpy", "empty"):
-            for dtype in DTYPES:
-                yield self._case("tensor", dtype, source=kind)
-        for edge, size in SIZES.items():
-            for dtype in ("uint8", "int64", "fp32"):
-                for form in ("whole", "strided"):
-                    yield self._case("copy_async", dtype, edge=edge, size=size, form=form)
         for service in (
             "memory",
             "pinned",
@@ -52,6 +45,13 @@ class Device(OperatorSuite):
             "collectives",
         ):
             yield self._case(service)
+        for kind in ("list", "tuple", "nested", "numpy", "empty"):
+            for dtype in DTYPES:
+                yield self._case("tensor", dtype, source=kind)
+        for edge, size in SIZES.items():
+            for dtype in ("uint8", "int64", "fp32"):
+                for form in ("whole", "strided"):
+                    yield self._case("copy_async", dtype, edge=edge, size=size, form=form)
 
     def _case(self, service: str, dtype: str = "fp32", edge: str = "", **facts: Any) -> Case:
         return Case.of("device", {"service": service, **facts}, dtype=dtype, edge=edge)
