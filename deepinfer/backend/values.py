@@ -133,11 +133,17 @@ class PackedExperts:
     mapped_bytes: int = 0
 
     def export_slot(self, slot: int) -> Tensor:
-        """The bytes of one slot, uint8 [slot_bytes], in this backend's own packing."""
+        """The bytes of one slot, uint8 [slot_bytes], in this backend's own packing.
+
+        IndexError where there is no such slot: -1 is none.
+        """
         raise NotImplementedError
 
     def import_slot(self, slot: int, data: Tensor) -> None:
-        """Overwrite one slot with bytes that `export_slot` of the same backend returned."""
+        """Overwrite one slot with bytes that `export_slot` of the same backend returned.
+
+        No other slot changes, nor what the slot was packed from. IndexError as in `export_slot`.
+        """
         raise NotImplementedError
 
 

@@ -43,7 +43,7 @@ def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> V
     case, outcome, failure, message, provider = invalid.case, Outcome.PASSED, Failure.NONE, "", ""
     try:
         table = subject.table(suite.calls(case))
-        provider = table.bindings[suite.operator].provider
+        provider = suite.provider(case, table)
         result = suite.run(table, World(table).place(invalid.arguments))
         table.synchronise()
         outcome, failure = Outcome.FAILED, Failure.RAISES
@@ -113,7 +113,7 @@ class _Check:
     def run(self, thorough: bool) -> None:
         case, suite = self.case, self.suite
         table = self.subject.table(suite.calls(case))
-        self.provider = table.bindings[suite.operator].provider
+        self.provider = suite.provider(case, table)
         arguments = suite.inputs(case, generator_of(case))
         got = self.ran(table, arguments)
         want = self.wanted(arguments)

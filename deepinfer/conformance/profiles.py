@@ -36,11 +36,12 @@ _ALL = frozenset(OPERATORS) - LATER
 _CACHE = ("store", "load", "copy", "export", "import_", "compress")
 _EXPERTS = ("pack_experts", "route", "dispatch", "swiglu", "expert_mlp", "combine")
 _SAMPLING = ("mask", "process", "sample", "top_logprobs")
+_SERVICES = ("device",)
 
 PROFILES = {
     profile.name: profile
     for profile in (
-        _profile("core", "everything that the text model calls", _ALL, ()),
+        _profile("core", "everything that the text model calls", (*_ALL, *_SERVICES), ()),
         _profile(
             "fp4-cache",
             "the paged FP4 and FP8 cache, written and read",
@@ -63,7 +64,7 @@ PROFILES = {
         _profile(
             "full",
             "every operator of the contract",
-            _ALL,
+            (*_ALL, *_SERVICES),
             (name for name in _ALL if OPERATORS[name] == "primitive"),
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
@@ -113,9 +114,14 @@ class OperatorSuite(ABC):
         )
         return wide
 
+    def provider(self, case: Case, operators: Operators) -> str:
+        """Who runs the operator: native, composed or fallback."""
+        return operators.bindings[self.operator].provider
+
     def run(self, operators: Contract, arguments: Arguments) -> Any:
-        """Call the operator."""
-        return getattr(operators, self.operator)(**arguments)
+        """Call the operator with positional arguments, as the model does."""
+        signature = inspect.signature(getattr(Contract, self.operator))
+        return getattr(operators, self.operator)(*signature.bind(None, **arguments).args[1:])
 
     def _is_row(self, path: str) -> bool:
         return any(path == row or path.startswith(f"{row}.") for row in self.row_arguments)

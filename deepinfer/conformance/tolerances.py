@@ -179,3 +179,38 @@ def float_tolerance(dtype: str, *, elementwise: bool = False) -> Tolerance:
     if dtype == "fp32":
         return FP32_ELEMENT if elementwise else FP32_SUM
     return FP64_ELEMENT if elementwise else FP64_SUM
+
+
+BF16_MLP = Tolerance(
+    Metric.NORMALISED,
+    1e-3,
+    "sums in float32 in any order move a bf16 rounding in one element of some thousands, by 2^-8; "
+    "a rounding more or less on the way moves all of them, by 2^-9.8 each and 1.2e-3 in all",
+)
+
+
+def mlp_tolerance(dtype: str, quantised: bool) -> Tolerance:
+    """The limit of matmuls behind each other. quantised: with a quantiser between them."""
+    if dtype == "fp64":
+        return FP64_SUM
+    if quantised:
+        return BF16_QUANTISED
+    return BF16_MLP if dtype == "bf16" else FP32_SUM
+
+
+def code_tolerance(width: int) -> Tolerance:
+    """The limit of codes of a row of `width` elements that a quantiser got from float32."""
+    return Tolerance(
+        Metric.MATCHED,
+        max(0.005, 1.01 / width),
+        "exp in float32 is right to some units of 2^-24, which moves one code in ten thousand: one "
+        "in a row, or 1 in 200 of a long one; a rounding to bf16 in front of it moves 1 in 50",
+    )
+
+
+LOGPROBS = Tolerance(
+    Metric.SCALED,
+    1e-6,
+    "a difference of float32 numbers and the logarithm of their sum, at the magnitude of the row's "
+    "least probable token: a sum over 2^17 tokens in float32 is right to 2^-20",
+)

@@ -1,6 +1,6 @@
-"""Sampling by brute force: Python integers and 50-digit decimals, one row at a time, no torch.
+"""The published vectors of sampling, made by the brute-force definitions of the suite.
 
-Independent of the reference backend, it also makes the published vectors beside it:
+They share no code with the reference backend. This writes the file beside it:
 
     python tests/reference/sampling_oracle.py > tests/reference/sampling_vectors.json
 """
@@ -10,94 +10,11 @@ from __future__ import annotations
 import json
 import math
 import random
-import struct
-from decimal import Decimal, getcontext
 from typing import Any
 
-getcontext().prec = 50
-WORD = 1 << 32
+from deepinfer.conformance.oracles.sampling import float32, mass, process, sample
 
-
-def float32(value: float | Decimal) -> float:
-    """The nearest float32; infinities beyond its range."""
-    value = float(value)
-    try:
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def mass(logprob: float) -> int:
-    """floor(exp(logprob) * 2^31), exactly."""
-    if logprob == -math.inf:
-        return 0
-    return int(Decimal(logprob).exp() * (1 << 31))
-
-
-def log_softmax(values: list[float]) -> list[float]:
-    """Rounded to float32 once; -inf stays."""
-    top = Decimal(max(values))
-    total = sum(((Decimal(v) - top).exp() for v in values if v != -math.inf), Decimal(0))
-    return [-math.inf if v == -math.inf else float32(Decimal(v) - top - total.ln()) for v in values]
-
-
-def process(
-    logits: list[float], temperature: float, top_p: float, top_k: int, min_p: float
-) -> list[float]:
-    """One row of float32 logits to processed log-probabilities."""
-    size = len(logits)
-    if any(math.isnan(x) or x == math.inf for x in logits) or max(logits) == -math.inf:
-        return [math.nan] * size
-    inverse = float32(1 / temperature) if temperature else math.inf
-    if temperature == 0 or not math.isfinite(float32(max(logits) * inverse)):
-        best = logits.index(max(logits))
-        return [0.0 if t == best else -math.inf for t in range(size)]
-    z = [float32(x * inverse) for x in logits]
-
-    masses = [mass(logprob) for logprob in log_softmax(z)]
-    limit = (int(Decimal(top_p) * (1 << 31)) * sum(masses)) >> 31
-    survivors: list[int] = []
-    before = 0
-    for t in sorted(range(size), key=lambda t: (-z[t], t)):
-        if before <= limit:
-            survivors.append(t)
-        before += masses[t]
-    if top_k:
-        survivors = survivors[:top_k]
-    probability = {t: (Decimal(z[t]) - Decimal(max(z))).exp() for t in survivors}
-    survivors = [t for t in survivors if probability[t] >= Decimal(min_p)]
-    return log_softmax([z[t] if t in survivors else -math.inf for t in range(size)])
-
-
-def philox(counter: list[int], key: list[int]) -> list[int]:
-    """Philox4x32-10 of four counter words and two key words."""
-    a, b, c, d = counter
-    k, m = key
-    for _ in range(10):
-        p, q = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = q // WORD ^ b ^ k, q % WORD, p // WORD ^ d ^ m, p % WORD
-        k, m = (k + 0x9E3779B9) % WORD, (m + 0xBB67AE85) % WORD
-    return [a, b, c, d]
-
-
-def uniform(seed: int, position: int, purpose: int) -> int:
-    """The 64-bit random number of (seed, position, purpose), draw 0; seed and position unsigned."""
-    words = philox([position % WORD, position // WORD, purpose, 0], [seed % WORD, seed // WORD])
-    return words[0] + WORD * words[1]
-
-
-def sample(logprobs: list[float], seed: int, position: int, purpose: int) -> int:
-    """The drawn token, or -1."""
-    if any(math.isnan(x) for x in logprobs):
-        return -1
-    masses = [mass(logprob) for logprob in logprobs]
-    u = uniform(seed, position, purpose) * sum(masses) >> 64
-    reached = 0
-    for token, m in enumerate(masses):
-        reached += m
-        if reached > u:
-            return token
-    return -1
+__all__ = ["float32", "mass", "process", "sample", "text", "vectors"]
 
 
 def plain(values: list[float]) -> list[float | str]:

@@ -9,15 +9,20 @@ from deepinfer.conformance.cases.cache import CACHE
 from deepinfer.conformance.cases.compressor import COMPRESSOR
 from deepinfer.conformance.cases.dense import DENSE
 from deepinfer.conformance.cases.dense_steps import DENSE_STEPS
+from deepinfer.conformance.cases.device import DEVICE
 from deepinfer.conformance.cases.engram import ENGRAM
 from deepinfer.conformance.cases.engram_step import ENGRAM_STEP
+from deepinfer.conformance.cases.experts import ROUTING
 from deepinfer.conformance.cases.hyper import HYPER
 from deepinfer.conformance.cases.hyper_steps import HYPER_STEPS
+from deepinfer.conformance.cases.mlp import MLP
 from deepinfer.conformance.cases.packing import PACKING
 from deepinfer.conformance.cases.quantisers import QUANTISERS
 from deepinfer.conformance.cases.rotations import ROTATIONS
+from deepinfer.conformance.cases.sampling import SAMPLING
 from deepinfer.conformance.cases.select import SELECT
 from deepinfer.conformance.cases.selection import SELECTION
+from deepinfer.conformance.cases.slots import SLOTS
 from deepinfer.conformance.suite import OperatorSuite
 
 SUITES: Mapping[str, OperatorSuite] = {
@@ -37,5 +42,10 @@ SUITES: Mapping[str, OperatorSuite] = {
         *SELECTION,
         *SELECT,
         *ATTENTION,
+        *ROUTING,
+        *MLP,
+        *SLOTS,
+        *SAMPLING,
+        *DEVICE,
     )
 }

@@ -1,0 +1,337 @@
+"""Mutants of the experts family: the reference with one fault each, named by its docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import (
+    Activation,
+    ExpertSource,
+    MlpWeights,
+    Numerics,
+    PackedExperts,
+    Routed,
+    Routing,
+)
+from deepinfer.formats import Scheme, quantise
+from deepinfer_reference.backend import ReferenceBackend
+from deepinfer_reference.packed import Expert, ReferenceExperts
+
+# --- routing -----------------------------------------------------------------------------------
+
+
+class BiasInWeights(ReferenceBackend):
+    """The router's bias leaks into the weights."""
+
+    def route(self, *arguments: Any) -> Routing:
+        logits, bias, image_bias, image_mask, k, scale = arguments
+        ids = super().route(*arguments).ids
+        scores = torch.sqrt(torch.nn.functional.softplus(logits))
+        scores = scores + torch.where(image_mask[:, None], image_bias, bias)
+        weights = scores.gather(1, ids.long())
+        return Routing(ids, weights / weights.sum(-1, keepdim=True) * scale)
+
+
+class BiasNeverRead(ReferenceBackend):
+    """The router's bias is loaded and never used."""
+
+    def route(self, *arguments: Any) -> Routing:
+        logits, bias, image_bias, *rest = arguments
+        return super().route(logits, torch.zeros_like(bias), image_bias, *rest)
+
+
+class ImageBiasNeverRead(ReferenceBackend):
+    """Experts of image tokens are chosen with the bias of text."""
+
+    def route(self, *arguments: Any) -> Routing:
+        logits, bias, _, *rest = arguments
+        return super().route(logits, bias, bias, *rest)
+
+
+class ScaleOfWeightsMissing(ReferenceBackend):
+    """Routing weights sum to one."""
+
+    def route(self, *arguments: Any) -> Routing:
+        return super().route(*arguments[:-1], 1.0)
+
+
+class HigherExpertFirst(ReferenceBackend):
+    """Equal scores choose the higher expert."""
+
+    def route(self, *arguments: Any) -> Routing:
+        logits, bias, image_bias, *rest = arguments
+        flipped = super().route(logits.flip(1), bias.flip(0), image_bias.flip(0), *rest)
+        return flipped._replace(ids=logits.shape[1] - 1 - flipped.ids)
+
+
+# --- SwiGLU ------------------------------------------------------------------------------------
+
+
+class ClampDropped(ReferenceBackend):
+    """SwiGLU does not clamp."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        gate, up, _, *rest = arguments
+        return super().swiglu(gate, up, 0.0, *rest)
+
+
+class GateClampedBelow(ReferenceBackend):
+    """SwiGLU clamps the gate from below too."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        gate, up, limit, *rest = arguments
+        return super().swiglu(gate.clamp(min=-limit) if limit else gate, up, limit, *rest)
+
+
+class QuantisedAfterRounding(ReferenceBackend):
+    """SwiGLU rounds to bf16 before it quantises."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        a = super().swiglu(*arguments)
+        rounded = a.values.bfloat16().to(a.dtype)
+        if a.scheme is None:
+            return a
+        return Activation(a.values, quantise(rounded, a.scheme), a.scheme)
+
+
+class ClampedInPlace(ReferenceBackend):
+    """SwiGLU clamps its own input in place."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        gate, _, limit, *_ = arguments
+        if limit:
+            gate.clamp_(max=limit)
+        return super().swiglu(*arguments)
+
+
+class WrittenPastTheEnd(ReferenceBackend):
+    """SwiGLU writes one element past the end of its input."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        gate = arguments[0]
+        if gate.numel() and gate.is_contiguous():
+            longer = torch.as_strided(gate, (gate.numel() + 1,), (1,))
+            longer[-1] = 0
+        return super().swiglu(*arguments)
+
+
+class NanSpreads(ReferenceBackend):
+    """A row of NaN reaches its neighbours through a sum over rows."""
+
+    def swiglu(self, *arguments: Any) -> Activation:
+        gate, *rest = arguments
+        shared = (gate * 0).sum(0, keepdim=True)
+        return super().swiglu(torch.where(torch.isnan(shared), shared, gate), *rest)
+
+
+# --- the experts -------------------------------------------------------------------------------
+
+
+class WeightAfterProjection(ReferenceBackend):
+    """Routing weights are applied to what the experts return."""
+
+    def expert_mlp(self, *arguments: Any) -> Routed:
+        routed, *rest = arguments
+        weights = routed.routing.weights
+        plain = Routing(routed.routing.ids, torch.ones_like(weights))
+        done = super().expert_mlp(Routed(routed.activation, plain, routed.group), *rest)
+        assert done.outputs is not None
+        outputs = (done.outputs * weights[..., None]).to(done.outputs.dtype)
+        return Routed(routed.activation, routed.routing, routed.group, outputs)
+
+
+class LastRowsOfExpertLost(ReferenceBackend):
+    """Only the first 16 rows of an expert are run."""
+
+    def expert_mlp(self, *arguments: Any) -> Routed:
+        done = super().expert_mlp(*arguments)
+        ids = done.routing.ids.flatten()
+        seen: dict[int, int] = {}
+        assert done.outputs is not None
+        for pair, expert in enumerate(ids.tolist()):
+            seen[expert] = seen.get(expert, 0) + 1
+            if seen[expert] > 16:
+                done.outputs.view(len(ids), -1)[pair] = 0
+        return done
+
+
+class _WideSums(ReferenceBackend):
+    """Experts sum in float64 in some calls: right within every limit, with other bits."""
+
+    def _wide(self, rows: int) -> bool:
+        raise NotImplementedError
+
+    def expert_mlp(self, *arguments: Any) -> Routed:
+        routed, experts, limit, numerics = arguments
+        a = routed.activation
+        if (
+            a.dtype != torch.float32
+            or numerics is not Numerics.REF
+            or not self._wide(len(a.values))
+        ):
+            return super().expert_mlp(*arguments)
+        wide = Routed(Activation(a.values.double()), routed.routing, routed.group)
+        outputs = super().expert_mlp(wide, experts, limit, numerics).outputs
+        assert outputs is not None
+        routed.outputs = outputs.to(a.dtype)
+        return routed
+
+
+class SumOfBatch(_WideSums):
+    """How a row is summed depends on how many there are."""
+
+    def _wide(self, rows: int) -> bool:
+        return rows == 1
+
+
+class SumOfRun(_WideSums):
+    """Every second call sums in another way."""
+
+    calls = 0
+
+    def _wide(self, rows: int) -> bool:
+        self.calls += 1
+        return self.calls % 2 == 0
+
+
+class OtherSums(_WideSums):
+    """No fault: always sums in float64."""
+
+    def _wide(self, rows: int) -> bool:
+        return True
+
+
+class SharedUpNeverRead(ReferenceBackend):
+    """The shared expert's w3 is loaded and never used: the gate's matrix stands in."""
+
+    def shared_mlp(
+        self, a: Activation, weights: MlpWeights, limit: float, numerics: Numerics
+    ) -> Tensor:
+        wrong = MlpWeights(weights.w1, weights.w2, weights.w1)
+        return super().shared_mlp(a, wrong, limit, numerics)
+
+
+class SharedExpertMissing(ReferenceBackend):
+    """The shared expert is not added."""
+
+    def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
+        return super().combine(routed, torch.zeros_like(shared), numerics)
+
+
+class SummedInOrderOfChoice(ReferenceBackend):
+    """Experts' outputs are summed best first, not in ascending order of expert."""
+
+    def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
+        k = routed.routing.ids.shape[1]
+        order = torch.arange(k, dtype=torch.int32).expand_as(routed.routing.ids)
+        changed = Routed(
+            routed.activation,
+            Routing(order, routed.routing.weights),
+            routed.group,
+            routed.outputs,
+        )
+        return super().combine(changed, shared, numerics)
+
+
+class SumNotRounded(ReferenceBackend):
+    """The sum of the experts keeps its digits when the shared output is added, in REF too."""
+
+    def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
+        return super().combine(routed, shared, Numerics.INFER)
+
+
+class InputQuantisedInRef(ReferenceBackend):
+    """Experts quantise their input in REF as well."""
+
+    def expert_mlp(self, *arguments: Any) -> Routed:
+        routed, *rest = arguments
+        a, scheme = routed.activation, Scheme.FP8_BLOCK32
+        quantised = Activation(a.values, quantise(a.values, scheme), scheme)
+        return super().expert_mlp(Routed(quantised, routed.routing, routed.group), *rest)
+
+
+# --- packing -----------------------------------------------------------------------------------
+
+
+class _OtherPack(ReferenceBackend):
+    def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
+        packed = super().pack_experts(sources)
+        assert isinstance(packed, ReferenceExperts)
+        for expert in packed.experts:
+            for matrix in (expert.w1, expert.w2, expert.w3):
+                if matrix.kind == "fp4":
+                    self.spoil(matrix)
+        return packed
+
+    def spoil(self, matrix: Any) -> None:
+        raise NotImplementedError
+
+
+class NibblesSwapped(_OtherPack):
+    """FP4 weights have their even columns in the high nibble."""
+
+    def spoil(self, matrix: Any) -> None:
+        matrix.weight = (matrix.weight & 15) << 4 | matrix.weight >> 4
+
+
+class ScaleOfNextBlock(_OtherPack):
+    """FP4 weights take the scale of the block of columns before."""
+
+    def spoil(self, matrix: Any) -> None:
+        matrix.scale = matrix.scale.roll(1, 1)
+
+
+class LastScaleDefaulted(_OtherPack):
+    """The scale of the last block of columns is 1."""
+
+    def spoil(self, matrix: Any) -> None:
+        matrix.scale = matrix.scale.clone()
+        matrix.scale[:, -1] = 127
+
+
+class _OtherSlots(ReferenceBackend):
+    slots: type[ReferenceExperts]
+
+    def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
+        return self.slots(sources, self.device)
+
+
+class _Wrapping(ReferenceExperts):
+    def _check(self, slot: int) -> None:
+        pass
+
+
+class SlotsWrap(_OtherSlots):
+    """Slot -1 is the last one."""
+
+    slots = _Wrapping
+
+
+class _Spilling(ReferenceExperts):
+    def import_slot(self, slot: int, data: Tensor) -> None:
+        super().import_slot(slot, data)
+        if slot + 1 < self.num_slots:
+            super().import_slot(slot + 1, data)
+
+
+class WritesNextSlot(_OtherSlots):
+    """An imported slot overwrites the next one too."""
+
+    slots = _Spilling
+
+
+class _Forgetful(ReferenceExperts):
+    def import_slot(self, slot: int, data: Tensor) -> None:
+        before: Expert = self.experts[slot]
+        super().import_slot(slot, data)
+        self.experts[slot] = Expert(self.experts[slot].w1, before.w2, self.experts[slot].w3)
+
+
+class ImportForgetsDown(_OtherSlots):
+    """An imported slot keeps its old down projection."""
+
+    slots = _Forgetful
