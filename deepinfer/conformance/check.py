@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +9,9 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend.resolution import Operators
-from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
+from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.compare import Difference, compare
+from deepinfer.conformance.judging import Found, Wrong, declared, judge, shortened
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import (
     Arguments,
@@ -29,35 +28,27 @@ from deepinfer.errors import UnsupportedOperatorError
 NAN = float("nan")
 
 
-class _Wrong(Exception):
-    """A check that failed."""
-
-    def __init__(self, failure: Failure, message: str) -> None:
-        super().__init__(message)
-        self.failure = failure
-
-
 def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> Verdict:
     """The verdict of arguments that must be refused: the operator raises what the contract says."""
-    started = time.perf_counter()
-    case, outcome, failure, message, provider = invalid.case, Outcome.PASSED, Failure.NONE, "", ""
-    try:
-        table = subject.table(suite.calls(case))
-        provider = suite.provider(case, table)
-        result = suite.run(table, World(table).place(invalid.arguments))
-        table.synchronise()
-        outcome, failure = Outcome.FAILED, Failure.RAISES
+
+    def work(found: Found) -> None:
+        table = subject.table(suite.calls(invalid.case))
+        found.provider = suite.provider(invalid.case, table)
+        placed = World(table).place(invalid.arguments)
+        wanted = invalid.raises.__name__
+        try:
+            result = suite.run(table, placed)
+            table.synchronise()
+        except invalid.raises:
+            return
+        except UnsupportedOperatorError:
+            raise
+        except Exception as error:
+            raise Wrong(Failure.RAISES, f"expected {wanted}, got {shortened(error)}") from error
         shapes = [list(tensor.shape) for _, tensor in tensors(result)]
-        message = f"expected {invalid.raises.__name__}, got a result of shape {shapes}"
-    except invalid.raises:
-        pass
-    except UnsupportedOperatorError as error:
-        outcome, message = Outcome.UNSUPPORTED, str(error)
-    except Exception as error:
-        outcome, failure = Outcome.FAILED, Failure.RAISES
-        message = f"expected {invalid.raises.__name__}, got {_shortened(error)}"
-    seconds = time.perf_counter() - started
-    return Verdict(case, outcome, provider, failure, message, seconds=seconds)
+        raise Wrong(Failure.RAISES, f"expected {wanted}, got a result of shape {shapes}")
+
+    return judge(invalid.case, work)
 
 
 def check_case(
@@ -67,53 +58,34 @@ def check_case(
 
     Never raises for what the backend does: that is the case's outcome.
     """
-    started = time.perf_counter()
-    check = _Check(case, suite, subject)
-    outcome, failure, message = Outcome.PASSED, Failure.NONE, ""
-    try:
-        check.run(thorough)
-    except _Wrong as wrong:
-        outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
-    except UnsupportedOperatorError as error:
-        outcome, message = Outcome.UNSUPPORTED, str(error)
-    except Exception as error:
-        outcome, message = Outcome.ERROR, _shortened(error)
-    return Verdict(
-        case,
-        outcome,
-        check.provider,
-        failure,
-        message,
-        dict(check.used),
-        time.perf_counter() - started,
-    )
+    return judge(case, lambda found: _Check(case, suite, subject, found).run(thorough))
 
 
 def expected_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
     """The right outputs of a case, in the precision that its tolerances ask for."""
     arguments = suite.inputs(case, generator_of(case))
-    return _Check(case, suite, subject).wanted(arguments)
+    return _Check(case, suite, subject, Found()).wanted(arguments)
 
 
 def got_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
     """The subject's outputs of a case; what the backend raises passes."""
     arguments = suite.inputs(case, generator_of(case))
-    return _Check(case, suite, subject).ran(subject.table(suite.calls(case)), arguments)
+    check = _Check(case, suite, subject, Found())
+    return check.ran(subject.table(suite.calls(case)), arguments)
 
 
 class _Check:
-    def __init__(self, case: Case, suite: OperatorSuite, subject: Subject) -> None:
+    def __init__(self, case: Case, suite: OperatorSuite, subject: Subject, found: Found) -> None:
         self.case = case
         self.suite = suite
         self.subject = subject
-        self.provider = ""
-        self.used: dict[str, float] = {}
+        self.found = found
         self.scores: Outputs = {}
 
     def run(self, thorough: bool) -> None:
         case, suite = self.case, self.suite
         table = self.subject.table(suite.calls(case))
-        self.provider = suite.provider(case, table)
+        self.found.provider = suite.provider(case, table)
         arguments = suite.inputs(case, generator_of(case))
         got = self.ran(table, arguments)
         want = self.wanted(arguments)
@@ -130,7 +102,7 @@ class _Check:
             self.one_row_of_nan(table, arguments)
 
     def ran(self, table: Operators, arguments: Arguments) -> Outputs:
-        """The subject's outputs on the host; _Wrong where it wrote what it may not."""
+        """The subject's outputs on the host; Wrong where it wrote what it may not."""
         world = World(table)
         placed = world.place(arguments)
         before = host(placed)
@@ -138,10 +110,10 @@ class _Check:
         table.synchronise()
         overrun = world.overrun()
         if overrun:
-            raise _Wrong(Failure.WRITE, f"written outside: {overrun}")
+            raise Wrong(Failure.WRITE, f"written outside: {overrun}")
         allowed = self.suite.written(self.case, arguments)
         for message in changed(before, host(placed), allowed):
-            raise _Wrong(Failure.WRITE, message)
+            raise Wrong(Failure.WRITE, message)
         outputs = self.suite.outputs(self.case, result, placed)
         return {name: output.detach().cpu().clone() for name, output in outputs.items()}
 
@@ -162,7 +134,7 @@ class _Check:
         """Both sides have the same outputs."""
         differ = sorted(set(want) ^ set(got))
         if differ:
-            raise _Wrong(Failure.SHAPE, f"outputs that only one side has: {', '.join(differ)}")
+            raise Wrong(Failure.SHAPE, f"outputs that only one side has: {', '.join(differ)}")
 
     def _truth(self, arguments: Arguments) -> Outputs:
         truth = self.subject.truth
@@ -186,11 +158,10 @@ class _Check:
             if scores is not None and rows is not None:
                 scores = scores[rows]
             found = compare(f"{what}{name}", got[name], output, limit, scores)
-            key = f"{name}:{limit.metric}"
-            self.used[key] = max(self.used.get(key, 0.0), found.used)
+            self.found.note(f"{name}:{limit.metric}", found.used)
             wrong = wrong or (None if found.kept else found)
         if wrong is not None:
-            raise _Wrong(wrong.failure, wrong.message)
+            raise Wrong(wrong.failure, wrong.message)
 
     def judged(self, got: Outputs, arguments: Arguments) -> None:
         """The reference against a definition that is not its own."""
@@ -232,33 +203,25 @@ class _Check:
         mixed = self.ran(table, spoiled)
         for output in self.suite.row_outputs:
             if output in clean:
-                self.same_bits(
-                    {output: mixed[output][others]},
-                    {output: clean[output][others]},
-                    Failure.NAN,
-                    f"rows beside the NaN of row {row}",
-                )
+                part, whole = mixed[output][others], clean[output][others]
+                what = f"rows beside the NaN of row {row}"
+                if self.declared("repeatable", table):
+                    self.same_bits({output: part}, {output: whole}, Failure.NAN, what)
+                else:
+                    again = {output: part}, {output: whole}
+                    self.compared(*again, self.suite.tolerance, f"{what}: ", others)
 
     def declared(self, promise: str, table: Operators) -> bool:
         """Does whoever runs the operator promise it for this operator and all inside it?"""
         names = {call.operator for call in self.suite.calls(self.case)}
-        backends = {
-            "native": self.subject.backend,
-            "fallback": self.subject.reference,
-            "host": self.subject.truth.backend,
-        }
-        for name in names:
-            provider = table.bindings[name].provider
-            if provider in backends and name not in getattr(backends[provider], promise):
-                return False
-        return True
+        return declared(promise, table, self.subject, names)
 
     def same_bits(self, got: Outputs, want: Outputs, failure: Failure, what: str) -> None:
-        """_Wrong with `failure` unless all outputs are equal bit for bit."""
+        """Wrong with `failure` unless all outputs are equal bit for bit."""
         for name, output in want.items():
             found = compare(f"{what}: {name}", got[name], output, EXACT)
             if not found.kept:
-                raise _Wrong(failure, found.message)
+                raise Wrong(failure, found.message)
 
 
 def _fill(arguments: Arguments, path: str, row: int) -> None:
@@ -269,13 +232,6 @@ def _fill(arguments: Arguments, path: str, row: int) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{path} is no tensor")
     value[row] = NAN
-
-
-def _shortened(error: BaseException) -> str:
-    """The exception and where it was raised: its last frames."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    places = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
-    return f"{type(error).__name__}: {error} [{places}]"
 
 
 def thorough_cases(cases: list[Case], per_edge: int) -> Iterator[Case]:

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deepinfer.backend import OPERATORS
+from deepinfer.backend import OPERATORS, Speculation
 from deepinfer.backend.resolution import NATIVE
 from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.errors import UsageError
-
-LATER = frozenset({"verify", "residual"})
-"""Operators of drafts, which the reference does not have yet."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,15 @@ def _profile(name: str, meaning: str, operators: Iterable[str], key: Iterable[st
     return Profile(name, meaning, frozenset(operators), frozenset(key))
 
 
-_ALL = frozenset(OPERATORS) - LATER
+LATER = frozenset({"verify", "residual"}) | {
+    name for name in vars(Speculation) if not name.startswith("_")
+}
+"""Operators of drafts, which the reference does not have yet."""
+
+_STATE = ("stateful.chunks", "stateful.rollback", "stateful.resumed", "stateful.moved")
+_ALL = frozenset(
+    {*OPERATORS, *_STATE, "stateful.forked", "model.bundled", "model.golden", "device"}
+)
 _CACHE = ("store", "load", "copy", "export", "import_", "compress")
 _EXPERTS = ("pack_experts", "route", "dispatch", "swiglu", "expert_mlp", "combine")
 _SAMPLING = ("mask", "process", "sample", "top_logprobs")
@@ -45,7 +50,7 @@ PROFILES = {
         _profile(
             "fp4-cache",
             "the paged FP4 and FP8 cache, written and read",
-            (*_CACHE, "norm_rope_store", "update_context", "index_scores", "attend"),
+            (*_CACHE, *_STATE, "norm_rope_store", "update_context", "index_scores", "attend"),
             ("store", "index_scores", "attend"),
         ),
         _profile(
@@ -65,7 +70,7 @@ PROFILES = {
             "full",
             "every operator of the contract",
             (*_ALL, *_SERVICES),
-            (name for name in _ALL if OPERATORS[name] == "primitive"),
+            (name for name, kind in OPERATORS.items() if kind == "primitive" and name not in LATER),
         ),
     )
 }

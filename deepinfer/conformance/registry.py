@@ -7,19 +7,26 @@ a check again in another process.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
+from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Invalid
 from deepinfer.errors import UsageError
 
 THOROUGH = {Tier.QUICK: 3, Tier.FULL: 20, Tier.SOAK: 20}
 """Cases of an operator and edge that are also repeated, permuted and given a row of NaN."""
+
+
+STATES: Mapping[str, StatefulSuite | ModelSuite] = {**STATEFUL, **MODELS}
+"""Suites of more than one call, by the name that their cases have in place of an operator."""
+NAMES = (*SUITES, *STATES)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,8 @@ class Check:
 
     def run(self, subject: Subject) -> Verdict:
         """Its verdict; never raises for what the backend does."""
+        if self.case.operator in STATES:
+            return STATES[self.case.operator].check(self.case, subject)
         suite = SUITES[self.case.operator]
         if self.invalid is not None:
             return check_invalid(self.invalid, suite, subject)
@@ -52,6 +61,8 @@ def checks(tier: Tier) -> tuple[Check, ...]:
         thorough = {case.id for case in thorough_cases(cases, THOROUGH[tier])}
         found += [Check(case, case.id in thorough) for case in cases]
         found += [Check(invalid.case, False, invalid) for invalid in suite.invalid()]
+    for state in STATES.values():
+        found += [Check(case) for case in state.grid(tier) if tier.includes(case.tier)]
     _distinct(found)
     return tuple(found)
 
@@ -78,13 +89,13 @@ def selected(
     ids = list(ids)
     if ids:
         return [by_id(text) for text in ids]
-    wanted = set(SUITES) if operators is None else set(operators)
+    wanted = set(NAMES) if operators is None else set(operators)
     if pattern is not None:
-        named = set(fnmatch.filter(SUITES, pattern))
+        named = set(fnmatch.filter(NAMES, pattern))
         if not named:
             raise UsageError(
                 f"no operator of the suite is named like {pattern!r}; there are: "
-                f"{', '.join(sorted(SUITES))}"
+                f"{', '.join(sorted(NAMES))}"
             )
         wanted &= named
     return [check for check in checks(tier) if check.case.operator in wanted]
@@ -93,11 +104,13 @@ def selected(
 def by_id(text: str) -> Check:
     """The check of an id, thorough; UsageError where the id names no operator of the suite."""
     case = Case.parse(text)
-    if case.operator not in SUITES:
+    if case.operator not in NAMES:
         raise UsageError(
             f"case {text!r}: no operator {case.operator!r} in the suite; there are: "
-            f"{', '.join(sorted(SUITES))}"
+            f"{', '.join(sorted(NAMES))}"
         )
+    if case.operator in STATES:
+        return Check(case)
     for invalid in SUITES[case.operator].invalid():
         if invalid.case == case:
             return Check(case, False, invalid)

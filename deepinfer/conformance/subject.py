@@ -12,7 +12,10 @@ from deepinfer.backend.resolution import Operators, resolve
 
 @dataclass
 class Subject:
-    """A backend under test. truth: the reference on the host, all of its own operators."""
+    """A backend under test. truth: the reference on the host, all of its own operators.
+
+    selected: how it was chosen, None for a backend that is at hand and not installed.
+    """
 
     name: str
     mode: str
@@ -20,18 +23,21 @@ class Subject:
     backend: Backend
     reference: Backend
     truth: Operators
+    selected: Selected | None = None
 
     @classmethod
     def load(cls, selected: Selected) -> Subject:
         """The subject of a selection; BackendError where it cannot be created."""
         backend = selected.create()
-        return cls.of(
+        subject = cls.of(
             selected.spec.name,
             backend,
             reference_for(selected, backend),
             selected.mode.name,
             selected.mode.label,
         )
+        subject.selected = selected
+        return subject
 
     @classmethod
     def of(

@@ -1,0 +1,74 @@
+"""From what a check does to its verdict: passed, failed, refused, or an error of the backend."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from deepinfer.backend.resolution import Operators
+from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
+from deepinfer.conformance.subject import Subject
+from deepinfer.errors import UnsupportedOperatorError
+
+
+class Wrong(Exception):
+    """Something that must hold does not."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+@dataclass
+class Found:
+    """What a check found on its way: who ran the operator, and the share of each limit used."""
+
+    provider: str = ""
+    used: dict[str, float] = field(default_factory=dict)
+
+    def note(self, key: str, share: float) -> None:
+        """Keep the largest share of a limit."""
+        self.used[key] = max(self.used.get(key, 0.0), share)
+
+
+def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
+    """The verdict of a check. Never raises for what the backend does: that is the outcome."""
+    started = time.perf_counter()
+    found = Found()
+    outcome, failure, message = Outcome.PASSED, Failure.NONE, ""
+    try:
+        work(found)
+    except Wrong as wrong:
+        outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
+    except UnsupportedOperatorError as error:
+        outcome, message = Outcome.UNSUPPORTED, str(error)
+    except Exception as error:
+        outcome, message = Outcome.ERROR, shortened(error)
+    seconds = time.perf_counter() - started
+    return Verdict(case, outcome, found.provider, failure, message, found.used, seconds)
+
+
+def declared(promise: str, table: Operators, subject: Subject, names: Iterable[str]) -> bool:
+    """Does whoever runs these operators promise it for all of them?
+
+    promise: "batch_invariant" or "repeatable". A composed step promises what its parts do.
+    """
+    backends = {
+        "native": subject.backend,
+        "fallback": subject.reference,
+        "host": subject.truth.backend,
+    }
+    for name in names:
+        provider = table.bindings[name].provider
+        if provider in backends and name not in getattr(backends[provider], promise):
+            return False
+    return True
+
+
+def shortened(error: BaseException) -> str:
+    """The exception and where it was raised: its last frames."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
+    return f"{type(error).__name__}: {error} [{places}]"

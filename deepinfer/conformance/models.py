@@ -1,0 +1,205 @@
+"""Whole models: the engine on the tested backend against the engine on the reference.
+
+On the checkpoint of the package, and on golden data where DEEPINFER_GOLDEN_DIR names some. Every
+operator that the backend claims as its own must have been called.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer.backend import OPERATORS
+from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.config import environment
+from deepinfer.conformance.case import Case, Failure, Tier, Verdict
+from deepinfer.conformance.golden import run_golden
+from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative
+from deepinfer.conformance.golden.report import FAILED
+from deepinfer.conformance.judging import Found, Wrong, judge
+from deepinfer.conformance.subject import Subject
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Engine, EngineOptions
+
+LIMITS = {"fp32": (1e-4, 0.02, 0.96), "bf16": (0.12, 0.4, 0.78)}
+"""Median and 95 % of a row's relative error, and share of equal argmax (the golden data's rules 1
+and 2: rounding noise of a model that quantises and selects)."""
+
+
+class ModelSuite(ABC):
+    """Cases about whole models. `compare` raises `Wrong`, or returns the shares of limits used."""
+
+    operator: ClassVar[str]
+
+    @abstractmethod
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        """The cases of a tier."""
+
+    @abstractmethod
+    def compare(self, case: Case, subject: Subject) -> dict[str, float]:
+        """Run the model and compare."""
+
+    def check(self, case: Case, subject: Subject) -> Verdict:
+        """The verdict of a case."""
+
+        def work(found: Found) -> None:
+            found.used.update(self.compare(case, subject))
+
+        return judge(case, work)
+
+
+class Bundled(ModelSuite):
+    """The checkpoint of the package: prompts in one piece, then token by token."""
+
+    operator = "model.bundled"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for numerics, dtype in (("ref", "fp32"), ("ref", "bf16"), ("infer", "bf16")):
+            for length in (7, 40):
+                yield Case.of(self.operator, {"length": length}, dtype=dtype, numerics=numerics)
+            if tier.includes(Tier.FULL):
+                facts = {"length": 160}
+                yield Case.of(self.operator, facts, dtype=dtype, numerics=numerics, tier=Tier.FULL)
+
+    def compare(self, case: Case, subject: Subject) -> dict[str, float]:
+        length, compute = case.size("length"), case.dtype
+        ids = np.random.default_rng(length).integers(3, 1000, length)
+        want = _reference_logits(str(case.numerics), compute, length)
+        with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
+            engine = _engine(checkpoint, subject, str(case.numerics), compute)
+            called = _counted(engine)
+            got = _logits(engine, ids)
+        uncalled = sorted(name for name in _expected(engine) if not called.get(name))
+        if uncalled:
+            raise Wrong(
+                Failure.COUNT,
+                f"claimed as native and never called by the model: {', '.join(uncalled)}",
+            )
+        return _judged(got.float().cpu(), want, compute)
+
+
+class Golden(ModelSuite):
+    """Numbers of an independent implementation, by the rules that come with them."""
+
+    operator = "model.golden"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        if environment.text(environment.GOLDEN_DIRECTORY) is None:
+            return
+        computes = ("fp32", "bf16") if tier.includes(Tier.FULL) else ("fp32",)
+        for compute in computes:
+            own = Tier.QUICK if compute == "fp32" else Tier.FULL
+            yield Case.of(self.operator, {}, dtype=compute, numerics="ref", tier=own)
+
+    def compare(self, case: Case, subject: Subject) -> dict[str, float]:
+        directory = environment.text(environment.GOLDEN_DIRECTORY)
+        if directory is None:
+            raise Wrong(Failure.COUNT, f"{environment.GOLDEN_DIRECTORY} is not set")
+        if subject.selected is None:
+            raise Wrong(Failure.COUNT, "golden data need a backend that is installed")
+        report = run_golden(directory, subject.selected, (case.dtype,))
+        failed = [item for item in report.items if item.verdict == FAILED]
+        if failed or not report.items:
+            first = str(failed[0]) if failed else "nothing was compared"
+            raise Wrong(Failure.NUMBERS, f"{len(failed)} golden comparisons failed: {first}")
+        return {}
+
+
+@cache
+def _reference_logits(numerics: str, compute: str, length: int) -> Tensor:
+    """Logits [T, V] of the reference on the host."""
+    ids = np.random.default_rng(length).integers(3, 1000, length)
+    with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
+        options = _options(numerics, compute)
+        return _logits(Engine.load(checkpoint, select(REFERENCE), options), ids).float().cpu()
+
+
+def _options(numerics: str, compute: str) -> EngineOptions:
+    return EngineOptions(
+        numerics=numerics,
+        compute=compute,
+        max_model_len=256,
+        max_num_batched_tokens=256,
+        max_num_seqs=1,
+    )
+
+
+def _engine(checkpoint: Checkpoint, subject: Subject, numerics: str, compute: str) -> Engine:
+    if subject.selected is None:
+        raise Wrong(Failure.COUNT, "a whole model needs a backend that is installed")
+    return Engine.load(checkpoint, subject.selected, _options(numerics, compute))
+
+
+def _counted(engine: Engine) -> dict[str, int]:
+    """Count the calls of the engine's operators from now on."""
+    called: dict[str, int] = {}
+
+    def tap(operator: str, arguments: object, result: object) -> None:
+        called[operator] = called.get(operator, 0) + 1
+
+    engine.operators = engine.operators.tapped(tap)
+    engine.backbone.operators = engine.operators
+    return called
+
+
+def _expected(engine: Engine) -> list[str]:
+    """Native operators that a forward of this model must reach: those that it calls by name."""
+    native = set(engine.operators.providers("native"))
+    inside = {"rms_norm", "quantise", "linear"}  # may be inside a native step
+    steps = {name for name in native if OPERATORS[name] == "step"}
+    return sorted((steps | ({"embed", "store", "attend"} & native)) - inside - _hidden(native))
+
+
+def _hidden(native: set[str]) -> set[str]:
+    """Operators that a native step of the backend may do without."""
+    hidden: set[str] = set()
+    if "attend_output" in native:
+        hidden.add("attend")
+    if "advance" in native:
+        hidden.add("enter")
+    for outer, inner in (("enter", "norm_quantise"), ("update_context", "norm_rope_store")):
+        if outer in native:
+            hidden.add(inner)
+    if "mixture" in native:
+        hidden.add("shared_mlp")
+    return hidden
+
+
+def _logits(engine: Engine, ids: np.ndarray) -> Tensor:
+    """Logits of every position [T, V]: most of the prompt in one piece, the rest row by row."""
+    cut = max(1, len(ids) - 4)
+    sequence = engine.cache.open()
+    try:
+        first = engine.extend(sequence, ids[:cut], all_rows=True)
+        parts = [first]
+        for stop in range(cut + 1, len(ids) + 1):
+            parts.append(engine.extend(sequence, ids[:stop], all_rows=True))
+        return torch.cat(parts)
+    finally:
+        engine.cache.close(sequence)
+
+
+def _judged(got: Tensor, want: Tensor, compute: str) -> dict[str, float]:
+    if got.shape != want.shape:
+        raise Wrong(Failure.SHAPE, f"logits have shape {list(got.shape)}, not {list(want.shape)}")
+    limits = LIMITS[compute]
+    errors = relative(got, want)
+    values = median(errors), quantile(errors, 0.95), agreement(got, want)
+    kept = values[0] <= limits[0] and values[1] <= limits[1] and values[2] >= limits[2]
+    if not kept:
+        raise Wrong(
+            Failure.NUMBERS,
+            f"relative error {values[0]:.3g} (median, limit {limits[0]:g}) and {values[1]:.3g} "
+            f"(95 %, limit {limits[1]:g}), equal argmax {values[2]:.2f} (at least {limits[2]:g})",
+        )
+    return {"logits:median": values[0] / limits[0], "logits:95%": values[1] / limits[1]}
+
+
+MODELS: Mapping[str, ModelSuite] = {suite.operator: suite for suite in (Bundled(), Golden())}
