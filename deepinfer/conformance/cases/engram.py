@@ -205,13 +205,13 @@ class Inject(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for dtype in DTYPES:
-            for edge, rows in ROWS.items():
-                yield self._case(rows, 4, 32, dtype, edge=edge)
             for values in ("large", "subnormal", "ties", "zeros", "nan_row"):
                 yield self._case(5, 4, 32, dtype, values=values)
             for streams, width in ((1, 32), (2, 48), (3, 17), (4, 128)):
                 for edge, rows in FEW_ROWS.items():
                     yield self._case(rows, streams, width, dtype, edge=f"width-{edge}")
+            for edge, rows in ROWS.items():
+                yield self._case(rows, 4, 32, dtype, edge=edge)
             for edge in ("none blocked", "all blocked", "opposed"):
                 yield self._case(7, 4, 32, dtype, edge=edge.replace(" ", "-"))
         yield self._case(3, 4, 5120, "bf16", edge="released")
