@@ -254,8 +254,8 @@ class Inject(OperatorSuite):
         return GATED if case.dtype == "fp32" else float_tolerance(case.dtype)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
-        own = [arguments[n] for n in ("streams", "memory", "q_weight", "k_weight", "eps")]
-        return {"out": injected(*own, arguments["blocked"])}
+        names = ("streams", "memory", "q_weight", "k_weight", "eps", "blocked")
+        return {"out": injected(**{name: arguments[name] for name in names})}
 
 
 def gate_weight(streams: int, width: int, generator: torch.Generator) -> Tensor:

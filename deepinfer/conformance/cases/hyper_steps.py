@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -58,8 +58,8 @@ class Enter(OperatorSuite):
     """Mix here, read by the mix of the site before, norm, quantise."""
 
     operator = "enter"
-    row_arguments = ("streams", "pre")
-    row_outputs = (*MIXES, *READ)
+    row_arguments: ClassVar[tuple[str, ...]] = ("streams", "pre")
+    row_outputs: ClassVar[tuple[str, ...]] = (*MIXES, *READ)
     nan_argument = "streams"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
