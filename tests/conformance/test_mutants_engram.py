@@ -23,6 +23,7 @@ CAUGHT = [
     (mutants.RootMissing, "inject", Failure.NUMBERS),
     (mutants.RootWithoutFloor, "inject", Failure.NUMBERS),
     (mutants.KeyWeightUnused, "inject", Failure.NUMBERS),
+    (mutants.UsualEps, "inject", Failure.NUMBERS),
     (mutants.BlockedIgnored, "inject", Failure.NUMBERS),
     (mutants.HashOfNextHead, "engram", Failure.NUMBERS),
     (mutants.LastScaleDefaulted, "engram", Failure.NUMBERS),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deepinfer.backend import CallSpec, Fact, NgramHash
 from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases.hyper import SMALL
 from deepinfer.conformance.cases.matrices import table
 from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call, read
 from deepinfer.conformance.oracles.engram import hashed, injected
@@ -212,8 +213,8 @@ class Inject(OperatorSuite):
                     yield self._case(rows, streams, width, dtype, edge=f"width-{edge}")
             for edge, rows in ROWS.items():
                 yield self._case(rows, 4, 32, dtype, edge=edge)
-            for edge in ("none blocked", "all blocked", "opposed"):
-                yield self._case(7, 4, 32, dtype, edge=edge.replace(" ", "-"))
+            for edge in ("none-blocked", "all-blocked", "opposed", "small"):
+                yield self._case(7, 4, 32, dtype, edge=edge)
         yield self._case(3, 4, 5120, "bf16", edge="released")
         if tier.includes(Tier.FULL):
             for seed in range(1, 4):
@@ -230,6 +231,8 @@ class Inject(OperatorSuite):
         streams = make(case.values, (rows, count, width), generator, dtype)
         other = "normal" if case.values in ("zeros", "nan_row", "subnormal") else case.values
         memory = make(other, (rows, (count + 1) * width), generator, dtype)
+        if case.edge == "small":
+            streams, memory = streams * SMALL, memory * SMALL
         if case.edge == "opposed":  # the gate's root sees matches of either sign and full size
             keys = streams.flatten(1) * torch.where(torch.arange(rows) % 2 == 0, 1, -1)[:, None]
             memory[:, : count * width] = keys

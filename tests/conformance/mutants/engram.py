@@ -147,6 +147,21 @@ class KeyWeightUnused(ReferenceBackend):
         return super().inject(streams, memory, q_weight, ones, eps, blocked)
 
 
+class UsualEps(ReferenceBackend):
+    """The eps of the gate's norms is the usual 1e-6 at least."""
+
+    def inject(
+        self,
+        streams: Tensor,
+        memory: Tensor,
+        q_weight: Tensor,
+        k_weight: Tensor,
+        eps: float,
+        blocked: Tensor,
+    ) -> Tensor:
+        return super().inject(streams, memory, q_weight, k_weight, max(eps, 1e-6), blocked)
+
+
 class BlockedIgnored(ReferenceBackend):
     """Image tokens and padding get the memory too."""
 
