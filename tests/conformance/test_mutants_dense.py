@@ -57,3 +57,15 @@ def test_mutant_is_caught(mutant: type[ReferenceBackend], operator: str, failure
     assert verdict is not None, f"{mutant.__name__} passes every quick case of {operator}"
     assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
     assert verdict.case.operator == operator
+
+
+def test_every_mutant_is_tried() -> None:
+    known = {
+        one
+        for name, one in vars(mutants).items()
+        if isinstance(one, type)
+        and issubclass(one, ReferenceBackend)
+        and one is not ReferenceBackend
+        and not name.startswith("_")
+    }
+    assert known == {mutant for mutant, _, _ in CAUGHT}

@@ -168,7 +168,7 @@ class Project(OperatorSuite):
         latent = norm(product(a, weights.wq_a, dtype), weights.q_norm, weights.eps)
         scaled = block_scaled(latent, scheme_of(case))
         queries = product(scaled, weights.wq_b, dtype)
-        queries = queries.unflatten(1, (weights.num_heads, weights.head_dim))
+        queries = queries.reshape(len(queries), weights.num_heads, weights.head_dim)
         window = norm(product(a, weights.wkv, dtype), weights.kv_norm, weights.eps)
         if scaled.quantised is not None:
             wide = torch.float64 if dtype == torch.float64 else torch.float32

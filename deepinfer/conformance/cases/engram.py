@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deepinfer.backend import CallSpec, Fact, NgramHash
 from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases.hyper import SMALL
 from deepinfer.conformance.cases.matrices import table
 from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call, read
 from deepinfer.conformance.oracles.engram import hashed, injected
@@ -205,15 +206,15 @@ class Inject(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for dtype in DTYPES:
-            for edge, rows in ROWS.items():
-                yield self._case(rows, 4, 32, dtype, edge=edge)
             for values in ("large", "subnormal", "ties", "zeros", "nan_row"):
                 yield self._case(5, 4, 32, dtype, values=values)
             for streams, width in ((1, 32), (2, 48), (3, 17), (4, 128)):
                 for edge, rows in FEW_ROWS.items():
                     yield self._case(rows, streams, width, dtype, edge=f"width-{edge}")
-            for edge in ("none blocked", "all blocked", "opposed"):
-                yield self._case(7, 4, 32, dtype, edge=edge.replace(" ", "-"))
+            for edge, rows in ROWS.items():
+                yield self._case(rows, 4, 32, dtype, edge=edge)
+            for edge in ("none-blocked", "all-blocked", "opposed", "small"):
+                yield self._case(7, 4, 32, dtype, edge=edge)
         yield self._case(3, 4, 5120, "bf16", edge="released")
         if tier.includes(Tier.FULL):
             for seed in range(1, 4):
@@ -230,6 +231,8 @@ class Inject(OperatorSuite):
         streams = make(case.values, (rows, count, width), generator, dtype)
         other = "normal" if case.values in ("zeros", "nan_row", "subnormal") else case.values
         memory = make(other, (rows, (count + 1) * width), generator, dtype)
+        if case.edge == "small":
+            streams, memory = streams * SMALL, memory * SMALL
         if case.edge == "opposed":  # the gate's root sees matches of either sign and full size
             keys = streams.flatten(1) * torch.where(torch.arange(rows) % 2 == 0, 1, -1)[:, None]
             memory[:, : count * width] = keys
@@ -254,8 +257,8 @@ class Inject(OperatorSuite):
         return GATED if case.dtype == "fp32" else float_tolerance(case.dtype)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
-        own = [arguments[n] for n in ("streams", "memory", "q_weight", "k_weight", "eps")]
-        return {"out": injected(*own, arguments["blocked"])}
+        names = ("streams", "memory", "q_weight", "k_weight", "eps", "blocked")
+        return {"out": injected(**{name: arguments[name] for name in names})}
 
 
 def gate_weight(streams: int, width: int, generator: torch.Generator) -> Tensor:

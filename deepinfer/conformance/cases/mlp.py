@@ -21,7 +21,6 @@ from deepinfer.backend import (
     Routing,
 )
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.dense import activation
 from deepinfer.conformance.cases.experts import (
     NUMERICS,
     SCALE,
@@ -31,6 +30,7 @@ from deepinfer.conformance.cases.experts import (
     wide_dtype,
 )
 from deepinfer.conformance.cases.matrices import expert, matrix
+from deepinfer.conformance.cases.specs import activation
 from deepinfer.conformance.oracles import experts as oracle
 from deepinfer.conformance.oracles.matrices import matrix_values, through_fp8
 from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of

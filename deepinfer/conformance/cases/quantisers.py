@@ -39,7 +39,8 @@ def midpoints(shape: tuple[int, ...], scheme: Scheme, generator: torch.Generator
     grid = bytes_ if scheme is Scheme.FP8_BLOCK32 else torch.tensor(E2M1)
     halfway = (grid[1:] + grid[:-1]) / 2
     drawn = torch.randint(0, len(halfway), shape, generator=generator)
-    x = halfway[drawn].unflatten(-1, (-1, scheme.group_size))
+    size = scheme.group_size
+    x: torch.Tensor = halfway[drawn].reshape(*shape[:-1], shape[-1] // size, size)
     x[..., 0] = grid[-1]
     groups = x.shape[:-1]
     scale = torch.ldexp(torch.ones(groups), torch.randint(-4, 5, groups, generator=generator))

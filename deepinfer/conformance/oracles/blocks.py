@@ -20,7 +20,7 @@ def quantised(x: Tensor, scheme: Scheme) -> Quantised:
     """Codes and scales of values [..., K]."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     size = 16 if scheme is Scheme.NVFP4 else 32
-    groups = x.to(dtype).unflatten(-1, (-1, size))
+    groups = x.to(dtype).reshape(*x.shape[:-1], x.shape[-1] // size, size)
     bad = groups.isnan().any(-1)
     groups = torch.where(bad[..., None], torch.zeros_like(groups), groups)
     largest = 448.0 if scheme is Scheme.FP8_BLOCK32 else 6.0

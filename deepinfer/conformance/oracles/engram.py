@@ -35,14 +35,19 @@ def hashed(history: Tensor, hash: NgramHash) -> Tensor:
 
 
 def injected(
-    streams: Tensor, memory: Tensor, q: Tensor, k: Tensor, eps: float, blocked: Tensor
+    streams: Tensor,
+    memory: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    eps: float,
+    blocked: Tensor,
 ) -> Tensor:
     """Streams with the gated memory added."""
     count, width = streams.shape[1:]
     x = streams.double()
     parts = memory.double().reshape(-1, count + 1, width)
     keys, value = parts[:, :-1], parts[:, -1:]
-    weights = q.double() * k.double()
+    weights = q_weight.double() * k_weight.double()
     match = torch.einsum("tsh,sh,tsh->ts", x, weights, keys)
     match = match * ((x * x).mean(2) + eps).rsqrt() * ((keys * keys).mean(2) + eps).rsqrt()
     match = match / width**0.5

@@ -56,5 +56,5 @@ def rotated(x: Tensor, positions: Tensor, frequencies: Tensor, inverse: bool) ->
     turn = torch.polar(torch.ones_like(angle), -angle if inverse else angle)
     turn = turn.reshape(turn.shape[0], *[1] * (x.dim() - 2), turn.shape[1])
     kept, pairs = x[..., : x.shape[-1] - count], x[..., x.shape[-1] - count :].double()
-    turned = torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous()) * turn
+    turned = torch.view_as_complex(pairs.reshape(*pairs.shape[:-1], count // 2, 2)) * turn
     return torch.cat((kept, torch.view_as_real(turned).flatten(-2).to(x.dtype)), -1)
