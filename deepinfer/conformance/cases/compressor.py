@@ -64,11 +64,13 @@ class Compress(OperatorSuite):
             facts |= {"layout": layout, "length": length}
             return Case.of("compress", facts, **more)
 
+        for layout in ("padded", "drafts", "ragged", "decode", "prompt", "chunk", "none"):
+            for dtype in DTYPES:
+                for ratio in (2, 1):
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(ratio, 64, layout, 21, dtype=dtype, edge=edge)
         for ratio in (1, 2):
             for dtype in DTYPES:
-                for layout in ("none", "decode", "prompt", "chunk", "drafts", "ragged", "padded"):
-                    edge = "empty" if layout == "none" else "batch"
-                    yield case(ratio, 64, layout, 21, dtype=dtype, edge=edge)
                 for values in ("large", "extreme", "ties", "zeros", "nan_row"):
                     yield case(ratio, 32, "ragged", 18, dtype=dtype, values=values)
             for length in (*LENGTHS, 6, 7, 8):
@@ -211,12 +213,18 @@ class NormRopeStore(OperatorSuite):
             }
             return Case.of("norm_rope_store", facts, **more)
 
+        modes = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("ref", "infer")
+        ]
+        for layout in ("padded", "drafts", "prompt", "none"):
+            for mode in modes:
+                edge = "batch" if layout != "none" else "empty"
+                yield case(32, 16, layout, 21, edge=edge, **mode)
         for numerics in ("ref", "infer"):
             for dtype in ("bf16", "fp32"):
                 same = {"dtype": dtype, "numerics": numerics}
-                for layout in ("none", "prompt", "drafts", "padded"):
-                    edge = "empty" if layout == "none" else "batch"
-                    yield case(32, 16, layout, 21, edge=edge, **same)
                 for length in (1, 2, 3, 15, 16, 17, 33):
                     yield case(32, 16, "ragged", length, edge="ratio", ratio=2, **same)
                 for values in ("extreme", "zeros", "nan_row", "ties"):
@@ -315,13 +323,20 @@ class UpdateContext(OperatorSuite):
             }
             return Case.of("update_context", facts, **more)
 
+        modes = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("ref", "infer")
+        ]
+        for layout in ("padded", "drafts", "decode", "none"):
+            for mode in modes:
+                for ratio in (2, 1):
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(ratio, layout, 21, edge=edge, **mode)
         for ratio in (1, 2):
             for numerics in ("ref", "infer"):
                 for dtype in ("bf16", "fp32"):
                     same: dict[str, Any] = {"dtype": dtype, "numerics": numerics}
-                    for layout in ("none", "decode", "drafts", "padded"):
-                        edge = "empty" if layout == "none" else "batch"
-                        yield case(ratio, layout, 21, edge=edge, **same)
                     for length in (1, 2, 3, 16, 17):
                         yield case(ratio, "ragged", length, edge="ratio", **same)
                     for values in ("large", "zeros", "nan_row"):

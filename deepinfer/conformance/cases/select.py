@@ -58,13 +58,21 @@ class Select(OperatorSuite):
             }
             return Case.of("select", facts, **more)
 
-        for role in ("encoder", "source", "reindex"):
+        roles = ("reindex", "source", "encoder")
+        modes = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("infer", "ref")
+        ]
+        for layout in ("padded", "drafts", "decode", "none"):
+            for mode in modes:
+                for role in roles:
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(role, layout, 37, edge=edge, **mode)
+        for role in roles:
             for numerics in ("ref", "infer"):
                 for dtype in ("bf16", "fp32"):
                     same: dict[str, Any] = {"dtype": dtype, "numerics": numerics}
-                    for layout in ("none", "decode", "drafts", "padded"):
-                        edge = "empty" if layout == "none" else "batch"
-                        yield case(role, layout, 37, edge=edge, **same)
                     for length in (1, 2, 3, 8, 9, 16, 17):
                         yield case(role, "ragged", length, edge="ratio", **same)
                     for values in ("zeros", "nan_row", "large"):
