@@ -29,7 +29,7 @@ def some(operator: str, step: int) -> Iterator[Case]:
 @pytest.mark.parametrize("operator", [*PRIMITIVES, *STEPS])
 def test_the_reference_passes_and_an_oracle_judges_it(operator: str) -> None:
     subject, suite = Subject.of("reference", ReferenceBackend("cpu")), SUITES[operator]
-    for case in some(operator, 23):
+    for case in some(operator, 41):
         verdict = check_case(case, suite, subject, thorough=True)
         assert verdict.passed, str(verdict)
         assert suite.oracle(case, suite.inputs(case, generator_of(case))) is not None
@@ -38,7 +38,7 @@ def test_the_reference_passes_and_an_oracle_judges_it(operator: str) -> None:
 @pytest.mark.parametrize("operator", SUMMED)
 def test_other_sums_pass(operator: str) -> None:
     subject = Subject.of("other", OtherSums("cpu"))
-    for case in some(operator, 19):
+    for case in some(operator, 23):
         verdict = check_case(case, SUITES[operator], subject)
         assert verdict.passed, str(verdict)
 

@@ -59,7 +59,8 @@ def entry_grid(operator: str, tier: Tier, values: tuple[str, ...]) -> Iterator[C
 
     for layout in LAYOUT_NAMES:
         for kind in FORMATS:
-            yield case(kind, 64, layout, 21, edge="empty" if layout == "none" else "batch")
+            edge = "batch" if layout != "none" else "empty"
+            yield case(kind, 64, layout, 21, edge=edge, ratio=1 if kind == "window" else 2)
     for kind in FORMATS:
         for length in LENGTHS:
             yield case(kind, 32, "decode", length, edge="page")
