@@ -235,7 +235,7 @@ class AttendOutput(OperatorSuite):
             facts |= {"heads": 4}
             return attended_case("attend_output", window, selected, **{**facts, **more})
 
-        modes = [
+        modes: list[dict[str, Any]] = [
             {"dtype": dtype, "numerics": numerics}
             for dtype in ("bf16", "fp32")
             for numerics in ("infer", "ref")

@@ -59,7 +59,7 @@ class Select(OperatorSuite):
             return Case.of("select", facts, **more)
 
         roles = ("source", "reindex", "encoder")
-        modes = [
+        modes: list[dict[str, Any]] = [
             {"dtype": dtype, "numerics": numerics}
             for dtype in ("bf16", "fp32")
             for numerics in ("infer", "ref")

@@ -65,7 +65,7 @@ class IndexScores(OperatorSuite):
             }
             return Case.of("index_scores", facts, **more)
 
-        modes = [
+        modes: list[dict[str, Any]] = [
             {"dtype": dtype, "numerics": numerics}
             for dtype in ("bf16", "fp32")
             for numerics in ("ref", "infer")
