@@ -12,9 +12,8 @@ from torch import Tensor
 from deepinfer.backend import Batch, CallSpec, OutputWeights, Selection, WindowSpan
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
-from deepinfer.conformance.cases.compressor import THETA
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import part_calls
+from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import visible_entries
 from deepinfer.conformance.oracles import attention
 from deepinfer.conformance.suite import (

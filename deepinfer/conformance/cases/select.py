@@ -13,9 +13,8 @@ from deepinfer.backend import Activation, CallSpec, IndexerWeights
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
-from deepinfer.conformance.cases.compressor import THETA
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import part_calls
+from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import candidate_blocks, rows_of, visible_entries
 from deepinfer.conformance.oracles import attention, compressor, formats, selection
 from deepinfer.conformance.suite import (
