@@ -117,9 +117,9 @@ SELECTED_WIDE = Tolerance(
 )
 ATTENDED = Tolerance(
     Metric.ULP,
-    2.0,
-    "the softmax is float32 and rounded to bf16 once; kernels may round probabilities to bf16 "
-    "before the second product (model specification, 4.7), half a unit each, averaged over keys",
+    3.0,
+    "kernels may round probabilities to bf16 before the second product (model specification, "
+    "4.7): with 8 to 640 keys that moved elements by up to 2 units; a key of 128 too many, by 12",
     wide=True,
 )
 PROJECTED = Tolerance(
@@ -130,9 +130,9 @@ PROJECTED = Tolerance(
 )
 PROJECTED_FP8 = Tolerance(
     Metric.NORMALISED,
-    0.04,
+    0.08,
     "inputs of both products are FP8: where a value moves by a last bit, one code in twenty moves "
-    "by 2^-3, and the sums average over them",
+    "by 2^-3; with 64 inputs and bf16 probabilities a row moved by up to 0.055",
 )
 
 MIX = Tolerance(

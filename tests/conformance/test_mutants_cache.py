@@ -14,7 +14,7 @@ CAUGHT = [
     (mutants.ScaleOfNextGroup, "store", Failure.NUMBERS),
     (mutants.MinusOneStored, "store", Failure.WRITE),
     (mutants.PastTheLastEntry, "store", Failure.WRITE),
-    (mutants.FirstPageIgnored, "store", Failure.WRITE),
+    (mutants.FirstPageIgnored, "store", Failure.NUMBERS),
     (mutants.ScaleDefaultedToOne, "load", Failure.NUMBERS),
     (mutants.PlanarReadInterleaved, "load", Failure.NUMBERS),
     (mutants.MinusOneLoaded, "load", Failure.NUMBERS),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from deepinfer.conformance.cases.attention import ATTENTION
 from deepinfer.conformance.cases.cache import CACHE
 from deepinfer.conformance.cases.compressor import COMPRESSOR
+from deepinfer.conformance.cases.context import CONTEXT
 from deepinfer.conformance.cases.dense import DENSE
 from deepinfer.conformance.cases.dense_steps import DENSE_STEPS
 from deepinfer.conformance.cases.device import DEVICE
@@ -39,6 +40,7 @@ SUITES: Mapping[str, OperatorSuite] = {
         *ENGRAM_STEP,
         *CACHE,
         *COMPRESSOR,
+        *CONTEXT,
         *SELECTION,
         *SELECT,
         *ATTENTION,

@@ -12,9 +12,8 @@ from torch import Tensor
 from deepinfer.backend import Batch, CallSpec, OutputWeights, Selection, WindowSpan
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
-from deepinfer.conformance.cases.compressor import THETA
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import part_calls
+from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import visible_entries
 from deepinfer.conformance.oracles import attention
 from deepinfer.conformance.suite import (
@@ -138,12 +137,14 @@ class Attend(OperatorSuite):
         def case(window: int, selected: int, **more: Any) -> Case:
             return attended_case("attend", window, selected, **more)
 
+        for layout in ("padded", "drafts", "decode", "prompt", "chunk", "none"):
+            for dtype in ("fp32", "bf16"):
+                for selected in (6, 0):
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(8, selected, layout=layout, edge=edge, dtype=dtype)
         for dtype in ("bf16", "fp32"):
             for selected in (0, 6):
                 same: dict[str, Any] = {"dtype": dtype}
-                for layout in ("none", "decode", "prompt", "chunk", "drafts", "padded"):
-                    edge = "empty" if layout == "none" else "batch"
-                    yield case(8, selected, layout=layout, edge=edge, **same)
                 for length in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33):
                     yield case(8, selected, length=length, edge="window", **same)
                 for window in (1, 5, 15, 16, 17):
@@ -233,13 +234,20 @@ class AttendOutput(OperatorSuite):
             facts |= {"heads": 4}
             return attended_case("attend_output", window, selected, **{**facts, **more})
 
+        modes: list[dict[str, Any]] = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("infer", "ref")
+        ]
+        for layout in ("padded", "drafts", "decode", "none"):
+            for mode in modes:
+                for selected in (6, 0):
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(8, selected, layout=layout, edge=edge, **mode)
         for numerics in ("ref", "infer"):
             for dtype in ("bf16", "fp32"):
                 same: dict[str, Any] = {"dtype": dtype, "numerics": numerics}
                 for selected in (0, 6):
-                    for layout in ("none", "decode", "drafts", "padded"):
-                        edge = "empty" if layout == "none" else "batch"
-                        yield case(8, selected, layout=layout, edge=edge, **same)
                     for length in (1, 7, 8, 9, 16, 17):
                         yield case(8, selected, length=length, edge="window", **same)
                     for sink in ("high", "lowest"):

@@ -23,7 +23,7 @@ from deepinfer.conformance.values import make
 FORMATS = ("window", "main", "index")
 LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 33)
 """Around a ratio of 2, a page of 4, a block and a tile of 16."""
-LAYOUT_NAMES = ("none", "prompt", "chunk", "drafts", "ragged", "padded")
+LAYOUT_NAMES = ("padded", "ragged", "drafts", "chunk", "prompt", "none")
 RELEASED = {"window": 512, "main": 512, "index": 128}
 
 
@@ -57,9 +57,11 @@ def entry_grid(operator: str, tier: Tier, values: tuple[str, ...]) -> Iterator[C
         }
         return Case.of(operator, facts, **more)
 
+    for layout in LAYOUT_NAMES:
+        for kind in FORMATS:
+            edge = "batch" if layout != "none" else "empty"
+            yield case(kind, 64, layout, 21, edge=edge, ratio=1 if kind == "window" else 2)
     for kind in FORMATS:
-        for layout in LAYOUT_NAMES:
-            yield case(kind, 64, layout, 21, edge="empty" if layout == "none" else "batch")
         for length in LENGTHS:
             yield case(kind, 32, "decode", length, edge="page")
             yield case(kind, 32, "prompt", length, dtype="fp32", edge="block")

@@ -14,6 +14,7 @@ from deepinfer.conformance.suite import numerics_of
 from deepinfer.model.calls import CallLimits, ModelCalls
 
 EPS = 1e-6
+THETA = 160000.0
 FIELDS: Mapping[str, object] = {
     "rms_norm_eps": EPS,
     "candidate_block_size": 8,

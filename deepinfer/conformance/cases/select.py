@@ -13,9 +13,8 @@ from deepinfer.backend import Activation, CallSpec, IndexerWeights
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
-from deepinfer.conformance.cases.compressor import THETA
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import part_calls
+from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import candidate_blocks, rows_of, visible_entries
 from deepinfer.conformance.oracles import attention, compressor, formats, selection
 from deepinfer.conformance.suite import (
@@ -58,17 +57,27 @@ class Select(OperatorSuite):
             }
             return Case.of("select", facts, **more)
 
-        for role in ("encoder", "source", "reindex"):
+        roles = ("source", "reindex", "encoder")
+        modes: list[dict[str, Any]] = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("infer", "ref")
+        ]
+        for role in roles:
+            for mode in modes:
+                for values in ("zeros", "nan_row", "large"):
+                    yield case(role, "ragged", 29, values=values, **mode)
+        for layout in ("padded", "drafts", "decode", "none"):
+            for mode in modes:
+                for role in roles:
+                    edge = "batch" if layout != "none" else "empty"
+                    yield case(role, layout, 37, edge=edge, **mode)
+        for role in roles:
             for numerics in ("ref", "infer"):
                 for dtype in ("bf16", "fp32"):
                     same: dict[str, Any] = {"dtype": dtype, "numerics": numerics}
-                    for layout in ("none", "decode", "drafts", "padded"):
-                        edge = "empty" if layout == "none" else "batch"
-                        yield case(role, layout, 37, edge=edge, **same)
                     for length in (1, 2, 3, 8, 9, 16, 17):
                         yield case(role, "ragged", length, edge="ratio", **same)
-                    for values in ("zeros", "nan_row", "large"):
-                        yield case(role, "ragged", 29, values=values, **same)
                 yield case(role, "ragged", 29, weight="bf16", edge="stored", numerics=numerics)
                 yield case(
                     role, "decode", 600, large=True, top_k=512, edge="released", numerics=numerics

@@ -65,12 +65,17 @@ class IndexScores(OperatorSuite):
             }
             return Case.of("index_scores", facts, **more)
 
+        modes: list[dict[str, Any]] = [
+            {"dtype": dtype, "numerics": numerics}
+            for dtype in ("bf16", "fp32")
+            for numerics in ("ref", "infer")
+        ]
+        for layout in ("padded", "drafts", "decode", "prompt", "none"):
+            for mode in modes:
+                yield case(layout, 21, edge="batch" if layout != "none" else "empty", **mode)
         for numerics in ("ref", "infer"):
             for dtype in ("bf16", "fp32"):
                 same: dict[str, Any] = {"dtype": dtype, "numerics": numerics}
-                for layout in ("none", "decode", "prompt", "drafts", "padded"):
-                    edge = "empty" if layout == "none" else "batch"
-                    yield case(layout, 21, edge=edge, **same)
                 for length in (1, 2, 3, 15, 16, 17, 31, 32, 33):
                     yield case("ragged", length, ratio=2, edge="ratio", **same)
                 for columns in (0, 5, 19, 40, 127, 128, 129):

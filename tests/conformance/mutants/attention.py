@@ -20,8 +20,8 @@ from deepinfer_reference.backend import ReferenceBackend
 class KeysReadInterleaved(ReferenceBackend):
     """Index keys are scored with their scales behind each entry; they are stored planar."""
 
-    def index_scores(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, weights, scale, keys, *rest = (*arguments, *named.values())
+    def index_scores(self, *arguments: Any) -> Tensor:
+        queries, weights, scale, keys, *rest = arguments
         form = replace(keys.format, layout="interleaved")
         return super().index_scores(queries, weights, scale, replace(keys, format=form), *rest)
 
@@ -29,8 +29,8 @@ class KeysReadInterleaved(ReferenceBackend):
 class ReluMissing(ReferenceBackend):
     """Index scores sum dot products of either sign."""
 
-    def index_scores(self, *arguments: Any, **named: Any) -> Tensor:
-        given = (*arguments, *named.values())
+    def index_scores(self, *arguments: Any) -> Tensor:
+        given = arguments
         queries, weights, scale, keys, visible, width, batch, numerics = given
         heads = dequantise(*queries.quantised, queries.scheme, torch.float64)
         entries = torch.arange(width).expand(len(heads), -1)
@@ -46,8 +46,8 @@ class ReluMissing(ReferenceBackend):
 class _OtherVisible(ReferenceBackend):
     more = 0
 
-    def index_scores(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, weights, scale, keys, visible, *rest = (*arguments, *named.values())
+    def index_scores(self, *arguments: Any) -> Tensor:
+        queries, weights, scale, keys, visible, *rest = arguments
         return super().index_scores(queries, weights, scale, keys, visible + self.more, *rest)
 
 
@@ -66,16 +66,16 @@ class CausalOneEarly(_OtherVisible):
 class ScaleDefaultedToOne(_OtherVisible):
     """The factor of the index scores is 1 in REF."""
 
-    def index_scores(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, weights, _, *rest = (*arguments, *named.values())
+    def index_scores(self, *arguments: Any) -> Tensor:
+        queries, weights, _, *rest = arguments
         return super().index_scores(queries, weights, 1.0, *rest)
 
 
 class TermsNotRounded(ReferenceBackend):
     """REF keeps dot products and terms of the index score in float32 and rounds the sum alone."""
 
-    def index_scores(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, weights, *rest = (*arguments, *named.values())
+    def index_scores(self, *arguments: Any) -> Tensor:
+        queries, weights, *rest = arguments
         scores = super().index_scores(queries, weights.float(), *rest)
         return scores.to(weights.dtype)
 
@@ -136,24 +136,24 @@ class NanSelected(ReferenceBackend):
 class SinkIgnored(ReferenceBackend):
     """The sink is left out of the softmax's denominator."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        *before, sink, scale, batch = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        *before, sink, scale, batch = arguments
         return super().attend(*before, torch.full_like(sink, float("-inf")), scale, batch)
 
 
 class SinkTwiceScaled(ReferenceBackend):
     """The sink is multiplied by the scale, as logits are."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        *before, sink, scale, batch = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        *before, sink, scale, batch = arguments
         return super().attend(*before, sink * scale, scale, batch)
 
 
 class _OtherWindow(ReferenceBackend):
     more = 0
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, window, span, *rest = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        queries, window, span, *rest = arguments
         first = torch.minimum((span.first - self.more).clamp(min=0), span.last.clamp(min=0))
         wider = WindowSpan(first, span.last, span.width + self.more)
         return super().attend(queries, window, wider, *rest)
@@ -174,8 +174,8 @@ class WindowLong(_OtherWindow):
 class MinusOneAttended(ReferenceBackend):
     """A selected entry -1 wraps to the last entry of the sequence."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, window, span, main, chosen, *rest = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        queries, window, span, main, chosen, *rest = arguments
         if chosen is not None:
             batch = rest[-1]
             lengths = batch.context_lengths[batch.sequence.clamp(min=0)]
@@ -191,16 +191,16 @@ BLOCK_TOKENS = 16  # tokens of a context block in the small cases
 class NanSpreads(ReferenceBackend):
     """A tile in which one row is NaN is NaN as a whole."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        out = super().attend(*arguments, **named)
+    def attend(self, *arguments: Any) -> Tensor:
+        out = super().attend(*arguments)
         return out + 0 * out.sum()
 
 
 class BatchDependentSum(ReferenceBackend):
     """A batch of several rows is summed in another order than a row alone."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, *rest = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        queries, *rest = arguments
         if len(queries) == 1:
             return super().attend(queries, *rest)
         return super().attend(queries.double(), *rest).to(queries.dtype)
@@ -211,8 +211,8 @@ class RunToRun(ReferenceBackend):
 
     calls = 0
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        queries, *rest = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        queries, *rest = arguments
         self.calls += 1
         if self.calls % 2:
             return super().attend(queries, *rest)
@@ -230,8 +230,8 @@ class OutputNotRotatedBack(ReferenceBackend):
 class QueriesNotRotated(ReferenceBackend):
     """Index queries are scored without their rotation."""
 
-    def select(self, *arguments: Any, **named: Any) -> Selection:
-        latent, a, weights, *rest = (*arguments, *named.values())
+    def select(self, *arguments: Any) -> Selection:
+        latent, a, weights, *rest = arguments
         still = replace(weights, frequencies=torch.zeros_like(weights.frequencies))
         return super().select(latent, a, still, *rest)
 
@@ -239,8 +239,8 @@ class QueriesNotRotated(ReferenceBackend):
 class OtherSequence(ReferenceBackend):
     """Main entries are read from the first sequence of the batch."""
 
-    def attend(self, *arguments: Any, **named: Any) -> Tensor:
-        *before, batch = (*arguments, *named.values())
+    def attend(self, *arguments: Any) -> Tensor:
+        *before, batch = arguments
         context = batch.context
         blocks = context.blocks[:1].expand_as(context.blocks)
         return super().attend(*before, replace(batch, context=replace(context, blocks=blocks)))
