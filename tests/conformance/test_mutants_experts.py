@@ -30,6 +30,7 @@ CAUGHT = [
     (mutants.NibblesSwapped, ["expert_mlp"], Failure.NUMBERS),
     (mutants.ScaleOfNextBlock, ["expert_mlp"], Failure.NUMBERS),
     (mutants.LastScaleDefaulted, ["expert_mlp"], Failure.NUMBERS),
+    (mutants.QuantisedAfterRounding, ["expert_mlp"], Failure.NUMBERS),
     (mutants.SharedUpNeverRead, ["shared_mlp"], Failure.NUMBERS),
     (mutants.SharedExpertMissing, ["combine"], Failure.NUMBERS),
     (mutants.SummedInOrderOfChoice, ["combine"], Failure.NUMBERS),

@@ -190,6 +190,7 @@ class ExpertMlp(OperatorSuite):
                 yield self._case(4, experts, k, 32, 32, "fp4", numerics, edge="count")
             yield self._case(9, 8, 3, 128, 96, "fp4", numerics, limit=1.5, edge="golden")
             yield self._case(2, 4, 2, 1024, 512, "fp4", numerics, edge="deep")
+            yield self._case(2, 6, 6, 64, 2304, "fp4", numerics, edge="deep")
         if tier.includes(Tier.FULL):
             for numerics in NUMERICS:
                 for rows in (1, 17):
@@ -274,7 +275,7 @@ class ExpertMlp(OperatorSuite):
         return outputs
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
-        return mlp_tolerance(case.dtype, _quantises(case))
+        return _tolerance(case)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
         if case.size("hidden") > 2048:
@@ -282,6 +283,12 @@ class ExpertMlp(OperatorSuite):
         rest = (arguments["limit"], arguments["numerics"])
         sources = arguments["experts"].sources
         return {"out": oracle.experts(arguments["a"], arguments["routing"], sources, *rest)}
+
+
+def _tolerance(case: Case) -> Tolerance:
+    """The limit of an MLP's output, all experts of a row together."""
+    terms = int(dict(case.facts).get("top_k") or 1) * case.size("intermediate")
+    return mlp_tolerance(case.dtype, _quantises(case), terms)
 
 
 def _quantises(case: Case) -> bool:
@@ -311,6 +318,7 @@ class SharedMlp(OperatorSuite):
                 yield self._case(5, 64, 64, "fp8", numerics, limit=limit, edge="limit")
             yield self._case(3, 128, 96, "fp8", numerics, limit=1.5, edge="golden")
             yield self._case(2, 1024, 512, "fp8", numerics, edge="deep")
+            yield self._case(2, 64, 8192, "fp8", numerics, edge="deep")
         if tier.includes(Tier.FULL):
             for numerics in NUMERICS:
                 yield self._case(17, 5120, 2304, "fp8", numerics, edge="released", tier=Tier.FULL)
@@ -350,7 +358,7 @@ class SharedMlp(OperatorSuite):
         return list(shared_calls(case, stored_kind(case.fact("weight")), None))
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
-        return mlp_tolerance(case.dtype, _quantises(case))
+        return _tolerance(case)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
         if case.size("hidden") > 2048:
@@ -370,7 +378,8 @@ def shared_oracle(a: Activation, weights: Any, case: Case) -> Tensor:
     source = ExpertSource(weights.w1, weights.w2, weights.w3)
     limit = float(case.fact("limit") or 0.0)
     x = oracle.consumed(a, source.w1.kind)
-    return oracle.expert(x, source, limit, None, numerics_of(case), a.dtype)
+    matrices = oracle.Matrices.of(source, a.dtype)
+    return oracle.expert(x, matrices, limit, None, numerics_of(case), a.dtype)
 
 
 def shared_calls(case: Case, kind: Fact, step: str | None) -> Iterator[CallSpec]:
@@ -425,6 +434,7 @@ class Mixture(OperatorSuite):
             for experts, k in ((1, 1), (3, 3), (128, 3), (384, 6)):
                 yield self._case(3, experts, k, 32, 32, True, numerics, edge="count")
             yield self._case(5, 8, 3, 128, 96, True, numerics, limit=1.5, edge="golden")
+            yield self._case(2, 6, 6, 64, 2304, True, numerics, edge="deep")
         if tier.includes(Tier.FULL):
             for numerics in NUMERICS:
                 yield self._case(
@@ -517,7 +527,7 @@ class Mixture(OperatorSuite):
         ]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
-        return mlp_tolerance(case.dtype, _quantises(case))
+        return _tolerance(case)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
         if case.size("hidden") > 2048 or case.values == "nan_row":

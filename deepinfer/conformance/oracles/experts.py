@@ -6,6 +6,7 @@ Values are rounded where the model specification rounds them (7.1 to 7.3) and no
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,23 +60,38 @@ def consumed(a: Activation, kind: str) -> Tensor:
     return through_fp8(a.values.to(accumulation_dtype(a.dtype)))
 
 
+class Matrices(NamedTuple):
+    """An expert's three matrices in float64, and whether their inputs are quantised in INFER."""
+
+    w1: Tensor
+    w2: Tensor
+    w3: Tensor
+    quantised: bool
+
+    @classmethod
+    def of(cls, source: ExpertSource, dtype: torch.dtype) -> Matrices:
+        """Decode a published expert."""
+        parts = (matrix_values(part, dtype) for part in (source.w1, source.w2, source.w3))
+        return cls(*parts, source.w1.kind in ("fp8", "fp4"))
+
+
 def expert(
     x: Tensor,
-    source: ExpertSource,
+    matrices: Matrices,
     limit: float,
     weights: Tensor | None,
     numerics: Numerics,
     dtype: torch.dtype,
 ) -> Tensor:
     """One expert's output of rows x [n, H] float64, rounded to the compute precision."""
-    gate = (x @ matrix_values(source.w1, dtype).T).to(dtype)
-    up = (x @ matrix_values(source.w3, dtype).T).to(dtype)
+    gate = (x @ matrices.w1.T).to(dtype)
+    up = (x @ matrices.w3.T).to(dtype)
     hidden = gated(gate, up, limit, weights)
-    if numerics is Numerics.INFER and source.w2.kind in ("fp8", "fp4"):
+    if numerics is Numerics.INFER and matrices.quantised:
         hidden = through_fp8(hidden.to(accumulation_dtype(dtype)))
     else:
         hidden = hidden.to(dtype).double()
-    return (hidden @ matrix_values(source.w2, dtype).T).to(dtype)
+    return (hidden @ matrices.w2.T).to(dtype)
 
 
 def experts(
@@ -89,11 +105,12 @@ def experts(
     rows, k = routing.ids.shape
     out = torch.zeros(rows, k, a.values.shape[-1], dtype=a.dtype)
     x = consumed(a, sources[0].w1.kind)
+    decoded = {e: Matrices.of(sources[e], a.dtype) for e in set(routing.ids.flatten().tolist())}
     for row in range(rows):
         for place in range(k):
-            source = sources[int(routing.ids[row, place])]
+            one = decoded[int(routing.ids[row, place])]
             weight = routing.weights[row, place : place + 1]
-            out[row, place] = expert(x[row : row + 1], source, limit, weight, numerics, a.dtype)[0]
+            out[row, place] = expert(x[row : row + 1], one, limit, weight, numerics, a.dtype)[0]
     return out
 
 

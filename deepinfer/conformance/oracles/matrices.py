@@ -48,7 +48,7 @@ def through_fp8(x: Tensor) -> Tensor:
 
     x float32 or float64 is what the quantiser gets. Finite values and NaN only.
     """
-    groups = x.reshape(*x.shape[:-1], -1, GROUP)
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // GROUP, GROUP)
     amax = groups.abs().amax(-1, keepdim=True).clamp(min=AMAX_FLOOR)
     target = amax * torch.tensor(1 / E4M3_MAX, dtype=x.dtype)
     mantissa, exponent = torch.frexp(target)
