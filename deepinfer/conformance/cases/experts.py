@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepinfer.backend import Activation, CallSpec, Contract, Fact, Group, Routing
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.dense import ROWS
+from deepinfer.conformance.cases.specs import ROWS
 from deepinfer.conformance.oracles import experts as oracle
 from deepinfer.conformance.suite import (
     DTYPES,

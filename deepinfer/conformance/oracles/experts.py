@@ -18,7 +18,10 @@ from deepinfer.backend import (
     Routing,
     accumulation_dtype,
 )
-from deepinfer.conformance.oracles.matrices import matrix_values, through_fp8
+from deepinfer.conformance.oracles.blocks import quantised
+from deepinfer.conformance.oracles.rows import weight_for
+from deepinfer.conformance.oracles.stored import block_values
+from deepinfer.formats import Scheme
 
 
 def score(logit: float) -> float:
@@ -42,6 +45,11 @@ def route(
         torch.tensor(ids, dtype=torch.int32).reshape(len(logits), k),
         torch.tensor(weights, dtype=torch.float64).reshape(len(logits), k),
     )
+
+
+def through_fp8(x: Tensor) -> Tensor:
+    """Values [..., n] as a reader of their FP8 blocks of 32 channels sees them, float64."""
+    return block_values(quantised(x, Scheme.FP8_BLOCK32), Scheme.FP8_BLOCK32)
 
 
 def gated(gate: Tensor, up: Tensor, limit: float, weights: Tensor | None) -> Tensor:
@@ -71,8 +79,8 @@ class Matrices(NamedTuple):
     @classmethod
     def of(cls, source: ExpertSource, dtype: torch.dtype) -> Matrices:
         """Decode a published expert."""
-        parts = (matrix_values(part, dtype) for part in (source.w1, source.w2, source.w3))
-        return cls(*parts, source.w1.kind in ("fp8", "fp4"))
+        w1, w2, w3 = (weight_for(part, dtype) for part in (source.w1, source.w2, source.w3))
+        return cls(w1, w2, w3, source.w1.kind in ("fp8", "fp4"))
 
 
 def expert(
