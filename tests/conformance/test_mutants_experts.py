@@ -30,7 +30,6 @@ CAUGHT = [
     (mutants.NibblesSwapped, ["expert_mlp"], Failure.NUMBERS),
     (mutants.ScaleOfNextBlock, ["expert_mlp"], Failure.NUMBERS),
     (mutants.LastScaleDefaulted, ["expert_mlp"], Failure.NUMBERS),
-    (mutants.QuantisedAfterRounding, ["expert_mlp"], Failure.NUMBERS),
     (mutants.SharedUpNeverRead, ["shared_mlp"], Failure.NUMBERS),
     (mutants.SharedExpertMissing, ["combine"], Failure.NUMBERS),
     (mutants.SummedInOrderOfChoice, ["combine"], Failure.NUMBERS),
@@ -54,6 +53,17 @@ def test_mutant_is_caught(
     assert verdict is not None, f"{mutant.__name__} passes every quick case of {operators}"
     assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
     assert verdict.case.operator in operators
+
+
+def test_mutant_rounding_inside_the_experts_shows_in_a_wide_row() -> None:
+    """A fused MLP is not seen at its SwiGLU: its output must tell."""
+    verdict = first_failure(
+        mutants.QuantisedAfterRounding,
+        ["expert_mlp"],
+        among=lambda case: (case.numerics, case.fact("intermediate")) == ("infer", 2304),
+    )
+    assert verdict is not None
+    assert verdict.failure is Failure.NUMBERS
 
 
 def test_other_sums_pass() -> None:
