@@ -55,6 +55,17 @@ def test_mutant_is_caught(
     assert verdict.case.operator in operators
 
 
+def test_mutant_rounding_inside_the_experts_shows_in_a_wide_row() -> None:
+    """A fused MLP is not seen at its SwiGLU: its output must tell."""
+    verdict = first_failure(
+        mutants.QuantisedAfterRounding,
+        ["expert_mlp"],
+        among=lambda case: (case.numerics, case.fact("intermediate")) == ("infer", 2304),
+    )
+    assert verdict is not None
+    assert verdict.failure is Failure.NUMBERS
+
+
 def test_other_sums_pass() -> None:
     """Float64 sums, which change the last bits of float32 outputs and no other case."""
     changed = first_failure(

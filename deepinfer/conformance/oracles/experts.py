@@ -6,6 +6,7 @@ Values are rounded where the model specification rounds them (7.1 to 7.3) and no
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,10 @@ from deepinfer.backend import (
     Routing,
     accumulation_dtype,
 )
-from deepinfer.conformance.oracles.matrices import matrix_values, through_fp8
+from deepinfer.conformance.oracles.blocks import quantised
+from deepinfer.conformance.oracles.rows import weight_for
+from deepinfer.conformance.oracles.stored import block_values
+from deepinfer.formats import Scheme
 
 
 def score(logit: float) -> float:
@@ -43,6 +47,11 @@ def route(
     )
 
 
+def through_fp8(x: Tensor) -> Tensor:
+    """Values [..., n] as a reader of their FP8 blocks of 32 channels sees them, float64."""
+    return block_values(quantised(x, Scheme.FP8_BLOCK32), Scheme.FP8_BLOCK32)
+
+
 def gated(gate: Tensor, up: Tensor, limit: float, weights: Tensor | None) -> Tensor:
     """silu(min(gate, limit)) * clamp(up, -limit, limit) * weights in float64."""
     gate, up = gate.double(), up.double()
@@ -59,23 +68,38 @@ def consumed(a: Activation, kind: str) -> Tensor:
     return through_fp8(a.values.to(accumulation_dtype(a.dtype)))
 
 
+class Matrices(NamedTuple):
+    """An expert's three matrices in float64, and whether their inputs are quantised in INFER."""
+
+    w1: Tensor
+    w2: Tensor
+    w3: Tensor
+    quantised: bool
+
+    @classmethod
+    def of(cls, source: ExpertSource, dtype: torch.dtype) -> Matrices:
+        """Decode a published expert."""
+        w1, w2, w3 = (weight_for(part, dtype) for part in (source.w1, source.w2, source.w3))
+        return cls(w1, w2, w3, source.w1.kind in ("fp8", "fp4"))
+
+
 def expert(
     x: Tensor,
-    source: ExpertSource,
+    matrices: Matrices,
     limit: float,
     weights: Tensor | None,
     numerics: Numerics,
     dtype: torch.dtype,
 ) -> Tensor:
     """One expert's output of rows x [n, H] float64, rounded to the compute precision."""
-    gate = (x @ matrix_values(source.w1, dtype).T).to(dtype)
-    up = (x @ matrix_values(source.w3, dtype).T).to(dtype)
+    gate = (x @ matrices.w1.T).to(dtype)
+    up = (x @ matrices.w3.T).to(dtype)
     hidden = gated(gate, up, limit, weights)
-    if numerics is Numerics.INFER and source.w2.kind in ("fp8", "fp4"):
+    if numerics is Numerics.INFER and matrices.quantised:
         hidden = through_fp8(hidden.to(accumulation_dtype(dtype)))
     else:
         hidden = hidden.to(dtype).double()
-    return (hidden @ matrix_values(source.w2, dtype).T).to(dtype)
+    return (hidden @ matrices.w2.T).to(dtype)
 
 
 def experts(
@@ -89,11 +113,12 @@ def experts(
     rows, k = routing.ids.shape
     out = torch.zeros(rows, k, a.values.shape[-1], dtype=a.dtype)
     x = consumed(a, sources[0].w1.kind)
+    decoded = {e: Matrices.of(sources[e], a.dtype) for e in set(routing.ids.flatten().tolist())}
     for row in range(rows):
         for place in range(k):
-            source = sources[int(routing.ids[row, place])]
+            one = decoded[int(routing.ids[row, place])]
             weight = routing.weights[row, place : place + 1]
-            out[row, place] = expert(x[row : row + 1], source, limit, weight, numerics, a.dtype)[0]
+            out[row, place] = expert(x[row : row + 1], one, limit, weight, numerics, a.dtype)[0]
     return out
 
 
