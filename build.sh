@@ -226,6 +226,7 @@ case $verb in
         stage "golden" golden
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
+        stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py
         echo
         [ ${#failed[@]} -eq 0 ] || fail 1 "failed: $(printf '%s; ' "${failed[@]}")all else passed (total $SECONDS s)"
         say "all stages passed in $SECONDS s"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepinfer.engine import SamplingParams
-from deepinfer.errors import RequestError, UsageError
+from deepinfer.errors import NotBuiltYetError, RequestError, UsageError
 
 PROMPTS = ("prompt", "prompt_token_ids", "messages")
 UNFINISHED = ("abort",)
@@ -60,7 +60,7 @@ def read_line(number: int, data: bytes, defaults: Mapping[str, Any]) -> Line:
         if twice:
             raise RequestError(f"{twice[0]!r} is in the line and in its sampling_params; give one")
         params = _params({**record, **nested}, defaults)
-    except RequestError as error:
+    except (RequestError, NotBuiltYetError) as error:
         return Line(number, digest, own, error=str(error))
     return Line(number, digest, own, prompt, params)
 

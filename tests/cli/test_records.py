@@ -48,6 +48,7 @@ def test_what_a_line_asks_for() -> None:
         ({"prompt": "x", "n": 1, "sampling_params": {"n": 2}}, "'n' is in the line and in its"),
         ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias is .*; allowed: ids"),
         ({"prompt": "x", "best_of": 2}, "'best_of' is no sampling parameter; use n"),
+        ({"prompt": "x", "so_args": {}}, "structured output is not built yet"),
     ],
 )
 def test_a_wrong_line_says_why(record: Any, message: str) -> None:
