@@ -24,6 +24,7 @@ from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
 from tests.engine.runs import nothing_is_held
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+ONE = SamplingParams(temperature=0, max_tokens=1)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 
 
@@ -380,13 +381,13 @@ def test_images_are_not_built_yet(llm: LLM) -> None:
 
 def test_kinds_of_prompts(llm: LLM) -> None:
     chat = [{"role": "user", "content": "Hi"}]
-    assert llm.generate([], GREEDY) == []
-    assert len(llm.generate("one text", GREEDY)) == len(llm.generate([1, 2], GREEDY)) == 1
-    assert len(llm.generate(prompt_token_ids=[[1, 2], [3]], sampling_params=GREEDY)) == 2
+    assert llm.generate([], ONE) == []
+    assert len(llm.generate("one text", ONE)) == len(llm.generate([1, 2], ONE)) == 1
+    assert len(llm.generate(prompt_token_ids=[[1, 2], [3]], sampling_params=ONE)) == 2
     rows = np.array([[1, 2], [3, 4]])
-    for results in (llm.generate(rows, GREEDY), llm.generate(None, GREEDY, rows)):
+    for results in (llm.generate(rows, ONE), llm.generate(None, ONE, rows)):
         assert [result.prompt_token_ids for result in results] == rows.tolist()
-    one, two = llm.chat(chat, GREEDY)[0], llm.chat([chat, chat], GREEDY)
+    one, two = llm.chat(chat, ONE)[0], llm.chat([chat, chat], ONE)
     assert len(two) == 2 and one.token_ids == two[1].token_ids
     assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
 
