@@ -10,7 +10,7 @@ from typing import Any
 from deepinfer.backend.registry import Selected, refuse_null
 from deepinfer.backend.resolution import FALLBACK, NATIVE
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.notes import note
+from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
 from deepinfer.data import bundled_checkpoint, is_random
@@ -43,7 +43,7 @@ def open_llm(
             selected,
             options,
             strict=environment.flag(environment.STRICT_OPERATORS),
-            progress=progress,
+            progress=progress and not in_json(),
             settings=settings,
         )
         note(

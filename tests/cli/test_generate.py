@@ -41,7 +41,7 @@ def test_one_bad_line_costs_that_line(launch: Launch, tmp_path: Path) -> None:
     done = launch("generate", source, "--ordered", *NULL)
     assert done.returncode == 1
     got = results(done)
-    assert [record["line"] for record in got] == [1, 2, 4, 5, 6, 7, 8]
+    assert [record["index"] for record in got] == [1, 2, 4, 5, 6, 7, 8]
     assert [record.get("id") for record in got[:4]] == ["a", None, 5, "a"]
     errors = [record.get("error", "") for record in got]
     assert [bool(error) for error in errors] == [False, True, False, True, True, True, False]
@@ -65,7 +65,7 @@ def test_resumption_computes_only_what_is_missing(launch: Launch, tmp_path: Path
     done = launch(*arguments, "--resume")
     assert done.returncode == 0 and "3 done, 0 failed, 3 done before\n" in done.stderr
     kept = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert sorted(record["line"] for record in kept) == [1, 2, 3, 4, 5, 6]
+    assert sorted(record["index"] for record in kept) == [1, 2, 3, 4, 5, 6]
     records[1]["prompt"] = "another"
     lines(source, *records)
     again = launch(*arguments, "--resume")
@@ -86,7 +86,7 @@ def test_more_lines_than_the_engine_holds(launch: Launch, tmp_path: Path) -> Non
     records = [{"prompt": f"p{i}", "max_tokens": 2} for i in range(40)]
     source = lines(tmp_path / "in.jsonl", *records)
     done = launch("generate", source, "--max_num_seqs", "2", *NULL)
-    assert sorted(record["line"] for record in results(done)) == list(range(1, 41))
+    assert sorted(record["index"] for record in results(done)) == list(range(1, 41))
 
 
 @pytest.mark.parametrize(
