@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deepinfer.cli import bench
 from deepinfer.config import environment
 from deepinfer.errors import UsageError
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 Accelerator = Annotated[
     str | None,
