@@ -22,6 +22,14 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+
+def _writable(json: str | None) -> str | None:
+    """Refuse a file that cannot be written before anything is measured."""
+    if json not in (None, "-") and not Path(json).parent.is_dir():
+        raise UsageError(f"--json is {json}; {Path(json).parent} is no directory, make it first")
+    return json
+
+
 Accelerator = Annotated[
     str | None,
     typer.Option("--accelerator", help="Backend by name; default: DEEPINFER_ACCELERATOR."),
@@ -52,7 +60,8 @@ Threads = Annotated[
     int | None, typer.Option(help="Threads of torch on the host; default: torch's own.")
 ]
 JsonFile = Annotated[
-    str | None, typer.Option("--json", help='File for every sample; "-" for stdout.')
+    str | None,
+    typer.Option("--json", help='File for every sample; "-" for stdout.', callback=_writable),
 ]
 
 
@@ -219,19 +228,16 @@ def _show(reports: Sequence[Report], json: str | None) -> None:
     from deepinfer.bench import render
 
     documents = [report.to_dict() for report in reports]
-    if json is not None:
-        text = json_module.dumps(documents[0] if len(documents) == 1 else documents, indent=1)
-        if json == "-":
-            print(text)
-        else:
-            _write(Path(json), text)
     console = Console(stderr=json == "-")
     for report in reports:
         console.print(render(report))
-
-
-def _write(path: Path, text: str) -> None:
+    if json is None:
+        return
+    text = json_module.dumps(documents[0] if len(documents) == 1 else documents, indent=1)
+    if json == "-":
+        print(text)
+        return
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        Path(json).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--json {path}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"--json is {json}, which cannot be written: {error.strerror}") from error
