@@ -29,7 +29,7 @@ class PhaseTimer:
             ("head", runner.backbone, "head"),
             ("sample", core.sampler, "draw"),
             ("commit", core, "_commit"),
-            ("statistics", core.stats, "stepped"),
+            ("statistics", core.observer, "stepped"),
         ]
         self.phases = tuple(phase for phase, _, _ in self._methods)
         self._seconds = dict.fromkeys(self.phases, 0.0)

@@ -39,7 +39,7 @@ def test_one_pass_computes_all_prompts_and_answers(
     with open_engine(small_directory, select(REFERENCE), options._options()) as engine:
         seconds = options.measure(engine, 2)
     assert seconds.prefill > 0 and seconds.decode > 0
-    snapshot = cores[0].snapshot()
+    snapshot = cores[0].stats()
     assert (snapshot.prompt_tokens, snapshot.generation_tokens) == (2 * 6, 2 * 3)
 
 
