@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deepinfer.cli import bench
 from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.errors import UsageError
@@ -20,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 Accelerator = Annotated[
     str | None,
