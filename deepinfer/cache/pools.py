@@ -99,6 +99,11 @@ class CachePools:
                 state.members[pairs_of_slots[:, 1]] = state.members[pairs_of_slots[:, 0]]
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of one sequence's slot."""
+        return sum(state.members[0].nbytes for state in self._compressors.values())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         tensors = [self.context.data, self.window.data]

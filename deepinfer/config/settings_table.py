@@ -186,6 +186,7 @@ ENGINE: tuple[Variable, ...] = (
         "the statistics line",
         0,
         -1,
+        wired=True,
     ),
     works(
         "DEEPINFER_GC_INTERVAL_STEP",
@@ -195,6 +196,7 @@ ENGINE: tuple[Variable, ...] = (
         "Python.",
         "garbage collection by steps",
         0,
+        wired=True,
     ),
     works(
         "DEEPINFER_PROFILE_HTTP_ENABLE",
@@ -202,6 +204,7 @@ ENGINE: tuple[Variable, ...] = (
         False,
         "Serves the profiling endpoint on the loopback interface.",
         PROFILING,
+        wired=True,
     ),
     works(
         "DEEPINFER_PROFILE_HTTP_PORT_BASE",
@@ -209,6 +212,7 @@ ENGINE: tuple[Variable, ...] = (
         6070,
         "Port of the profiling endpoint of device 0; others add their number.",
         PROFILING,
+        wired=True,
     ),
     works(
         "DEEPINFER_TORCH_PROFILER_DIR",
@@ -216,5 +220,6 @@ ENGINE: tuple[Variable, ...] = (
         None,
         "Directory for profiler traces; unset, the system's temporary one.",
         PROFILING,
+        wired=True,
     ),
 )

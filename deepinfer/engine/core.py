@@ -18,14 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepinfer.config.settings import Settings
 from deepinfer.engine.batching import Prompt
 from deepinfer.engine.columns import TokenColumns
+from deepinfer.engine.observer import Observer
 from deepinfer.engine.prompt_rows import PromptPart, prompt_parts
 from deepinfer.engine.request import FinishReason, Request, Sequence, Status
 from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
-from deepinfer.engine.stats import EngineStats, Stats
+from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import PromptTooLongError, RequestError
 from deepinfer.model.backbone import Residual
 
@@ -44,9 +46,17 @@ class EngineCore:
     """
 
     def __init__(
-        self, runner: Engine, limits: Limits | None = None, rules: SamplingRules | None = None
+        self,
+        runner: Engine,
+        limits: Limits | None = None,
+        rules: SamplingRules | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        """limits and rules: the runner's own by default."""
+        """limits and rules: the runner's own by default.
+
+        settings: those of `Observer`, which then acts on the process until `close`; None: it only
+        counts.
+        """
         self.runner = runner
         self.limits = limits = limits or runner.limits
         self.scheduler = Scheduler(runner.cache, limits)
@@ -56,7 +66,15 @@ class EngineCore:
         )
         self.columns = TokenColumns(slots, runner.history, runner.config.eos_token_id)
         self.scheduler.on_enter = self._enter
-        self.stats = Stats(runner.cache, limits)
+        self.scheduler.on_preempt = lambda sequence: self.observer.preempted(sequence)
+        self.observer = Observer(
+            runner.cache,
+            limits,
+            self.scheduler,
+            settings,
+            log_stats=settings is not None and not runner.options.disable_log_stats,
+            device_index=runner.operators.device.index or 0,
+        )
         self._requests: dict[str, Request] = {}
         self._unforked: set[int] = set()
         self._numbers = itertools.count()
@@ -92,6 +110,7 @@ class EngineCore:
         self._requests[request_id] = request
         if params.n > 1:
             self._unforked.add(number)
+        self.observer.arrived(request)
         self.scheduler.add(request.sequences[0])
         return request
 
@@ -107,12 +126,16 @@ class EngineCore:
         """The unfinished request of this id, or None."""
         return self._requests.get(request_id)
 
-    def snapshot(self) -> EngineStats:
-        """What the engine is doing and has done."""
-        scheduler = self.scheduler
-        return self.stats.snapshot(
-            len(scheduler.running), len(scheduler.waiting), scheduler.num_preempted
-        )
+    def stats(self) -> EngineStats:
+        """What the engine is doing and has done; any thread may ask."""
+        return self.observer.stats(self.runner.pools.slot_bytes)
+
+    def close(self) -> None:
+        """End what the observer does to the process; requests stay as they are.
+
+        Call it in the thread that stepped. May be called again; steps may follow, unobserved.
+        """
+        self.observer.close()
 
     @property
     def has_work(self) -> bool:
@@ -121,15 +144,22 @@ class EngineCore:
 
     def step(self) -> list[Request]:
         """Run one step; the requests that finished in it (also by preemption or error)."""
-        started = time.perf_counter()
-        plan = self.scheduler.schedule()
+        self.observer.step_begins()
+        try:
+            return self._step()
+        finally:
+            self.observer.step_ends(idle=not self.has_work)
+
+    def _step(self) -> list[Request]:
+        with self.observer.timed("schedule"):
+            plan = self.scheduler.schedule()
         without_memory = self.scheduler.take_ended()
         ended = self._retire(without_memory)
         if plan is None:
             assert without_memory or not self.has_work, "a step without effect while requests wait"
             return ended
         try:
-            return ended + self._run(plan, started)
+            return ended + self._run(plan)
         except BaseException as error:
             failed = self._fail_running(error)
             if not isinstance(error, Exception):  # an interrupt is not the requests' error alone
@@ -137,18 +167,21 @@ class EngineCore:
             _log.error("a step failed, and %d requests with it", len(failed), exc_info=error)
             return ended + failed
 
-    def _run(self, plan: Plan, started: float) -> list[Request]:
+    def _run(self, plan: Plan) -> list[Request]:
         """Launch and commit a planned step; the requests that finished in it."""
-        batch = self.columns.plan_batch(plan, self.runner.cache, self.runner.operators)
-        planned = time.perf_counter()
-        if plan.copies:
-            self.runner.pools.copy(self.runner.operators, plan.copies)
-        residual = self.runner.backbone.run(batch, self.runner.pools)
-        self._describe_prompts(prompt_parts(plan), residual)
-        ids = self._sample(plan, residual)
-        launched = time.perf_counter()
-        finished = self._commit(plan, ids)
-        self.stats.stepped(plan, started, planned, launched, time.perf_counter())
+        timed = self.observer.timed
+        with timed("prepare_input"):
+            batch = self.columns.plan_batch(plan, self.runner.cache, self.runner.operators)
+            if plan.copies:
+                self.runner.pools.copy(self.runner.operators, plan.copies)
+        with timed("forward"):
+            residual = self.runner.backbone.run(batch, self.runner.pools)
+        with timed("sample"):
+            self._describe_prompts(prompt_parts(plan), residual)
+            ids = self._sample(plan, residual)
+        with timed("commit"):
+            finished = self._commit(plan, ids)
+        self.observer.stepped(plan, ids)
         return finished
 
     def _fail_running(self, error: BaseException) -> list[Request]:
@@ -174,6 +207,7 @@ class EngineCore:
             sequence.request.scheduled_at = time.monotonic()
         self.sampler.enter(sequence)
         self.columns.enter(sequence, self.runner.sizes.max_model_len)
+        self.observer.entered(sequence)
 
     def _check_fit(self, length: int, params: SamplingParams) -> None:
         cache, limits = self.runner.cache, self.limits
@@ -269,6 +303,7 @@ class EngineCore:
             if sequence.request.on_token is None and not params.stop_token_ids:
                 assert sequence.cache is not None
                 self.columns.unwatch(sequence.cache.slot)
+            self.observer.first_token(sequence)
         self._end_by_token(sequence, token)
         self._report(sequence)
         return sequence.finished
@@ -338,7 +373,7 @@ class EngineCore:
             if request.finished and self._requests.pop(request.request_id, None) is not None:
                 complete.append(request)
                 self._unforked.discard(request.number)
-                self.stats.finished(request)
+                self.observer.finished(request)
         return complete
 
 

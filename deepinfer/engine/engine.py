@@ -37,7 +37,7 @@ from deepinfer.engine.sampler import SamplingRules
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
-from deepinfer.engine.stats import Stats
+from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import PromptTooLongError, RequestError, UsageError
 from deepinfer.model import Backbone, WeightLoader, model_calls
 from deepinfer.model.calls import CallLimits
@@ -60,11 +60,11 @@ class Timing:
     decode_tokens: int = 0
     decode_seconds: float = 0.0
 
-    def add(self, stats: Stats) -> None:
+    def add(self, stats: EngineStats) -> None:
         """Add what an engine core has counted."""
-        self.prefill_tokens += stats.prefill_rows
+        self.prefill_tokens += stats.prefill_tokens
         self.prefill_seconds += stats.prefill_seconds
-        self.decode_tokens += stats.decode_rows
+        self.decode_tokens += stats.decode_tokens
         self.decode_seconds += stats.decode_seconds
 
     def rates(self) -> tuple[float, float]:
@@ -243,7 +243,7 @@ class Engine:
                 raise RequestError(sequence.error)
         finally:
             core.abort(request.request_id)
-            self.timing.add(core.stats)
+            self.timing.add(core.stats())
 
     def extend(
         self,

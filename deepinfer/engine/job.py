@@ -100,6 +100,7 @@ class Job:
             str(error) if isinstance(error, DeepInferError) else f"{type(error).__name__}: {error}"
         )
         output = failed_output(self.request_id, self.prompt, self.ids, reason, text)
+        self.log.warning("failed: %s", text)
         self._tell(RequestDelta(self.request_id, 0, "", [], None, reason, None, text))
         self._give(output)
 
@@ -168,10 +169,6 @@ class Job:
             self._guarded(self._on_delta, delta)
 
     def _give(self, output: RequestOutput) -> None:
-        if output.error:
-            self.log.warning("failed: %s", output.error)
-        else:
-            self.log.debug("finished: %s", output.finish_reason)
         self._result = output
         self._event.set()
         if self._on_done is not None:

@@ -128,7 +128,7 @@ class LLM:
     def _start(self, engine: Engine) -> None:
         self.engine = engine
         self._numbers = itertools.count()
-        self._loop = EngineLoop(EngineCore(engine))
+        self._loop = EngineLoop(EngineCore(engine, settings=engine.settings))
 
     def generate(
         self,
@@ -277,7 +277,7 @@ class LLM:
 
     def stats(self) -> EngineStats:
         """What the engine is doing and has done."""
-        return self._loop.core.snapshot()
+        return self._loop.core.stats()
 
     def get_tokenizer(self) -> Tokenizer:
         """The checkpoint's tokenizer."""

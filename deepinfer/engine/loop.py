@@ -62,6 +62,7 @@ class EngineLoop:
             self._closing = True
             thread = self._thread
         if thread is None:
+            self.core.close()
             return
         self._commands.put(lambda: None)
         if thread is not threading.current_thread():
@@ -97,6 +98,7 @@ class EngineLoop:
             self._fail_all(error)
         finally:
             self._refuse_rest()
+            self.core.close()
 
     def _obey(self) -> None:
         """Carry out the commands that are there; wait for one where there is nothing else to do."""
@@ -116,7 +118,6 @@ class EngineLoop:
             job.fail(error)
         else:
             self._jobs[job.request_id] = job
-            job.log.debug("queued with %d prompt tokens", len(job.ids))
 
     def _abort(self, request_id: str) -> None:
         job = self._jobs.get(request_id)

@@ -56,6 +56,7 @@ class Sequence:
     """One answer. tokens [>= known] int64 holds prompt and output; known counts them.
 
     error says why it ended without or before its last token; exception is what a step raised.
+    last_token_at: when it got its last token before a preemption.
     While it runs, its newest tokens may stand in a `TokenBuffer`; reading it takes them over.
     """
 
@@ -82,6 +83,7 @@ class Sequence:
         self.logprobs: list[TokenLogprobs] = []
         self.preemptions = 0
         self.first_token_at = 0.0
+        self.last_token_at = 0.0
         self.finished_at = 0.0
         self._tokens = tokens
         self._known = known

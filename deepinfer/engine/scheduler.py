@@ -100,7 +100,8 @@ class Limits:
 class Scheduler:
     """Queues of sequences. `waiting` and `running` are in order of arrival.
 
-    on_enter is called with every sequence that starts to run, its cache open.
+    on_enter is called with every sequence that starts to run, on_preempt with every one that is
+    about to lose its memory, its cache open.
     """
 
     cache: CacheManager
@@ -109,6 +110,7 @@ class Scheduler:
     running: list[Running] = field(default_factory=list)
     num_preempted: int = 0
     on_enter: Callable[[Running], None] = lambda sequence: None
+    on_preempt: Callable[[Running], None] = lambda sequence: None
 
     def __post_init__(self) -> None:
         layout, capacity = self.cache.layout, self.cache.pages.capacity
@@ -256,6 +258,7 @@ class Scheduler:
         sequence.leave()
         self.num_preempted += 1
         sequence.preemptions += 1
+        self.on_preempt(sequence)
         if alone or self.limits.stop_preempted_request:
             self._end(sequence)
         self.cache.close(sequence.cache)

@@ -1,141 +1,275 @@
-"""`Stats`: what the engine has done, in windows of steps and in totals.
+"""`EngineStats`: what an engine is doing and has done; `Stats`: the counters behind it.
 
-Names of the snapshot are the words of vLLM's metrics where it has them; the line that is logged has
-the fields of the vendor engine's statistics that mean something here.
+Names are the words of vLLM's metrics where it has them. A request with n samples counts n times,
+as it does there.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from deepinfer.cache import CacheManager
-from deepinfer.engine.request import FinishReason, Request
-from deepinfer.engine.scheduler import Limits, Plan
+from deepinfer.cache.allocator import BlockAllocator
+from deepinfer.engine.distribution import Distribution, DistributionStats
+from deepinfer.engine.request import Request, Sequence
+from deepinfer.engine.scheduler import Plan
+from deepinfer.engine.timers import Timers, TimerStats
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """One kind of cache memory. A unit is a block, a page or a slot; a shared one counts once.
+
+    total_bytes is that of the tensors: capacity units and the dummy.
+    """
+
+    unit_bytes: int
+    capacity: int
+    used: int
+
+    @property
+    def usage(self) -> float:
+        """Share of the units that are used, in [0, 1]."""
+        return self.used / self.capacity
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the units that are used."""
+        return self.used * self.unit_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the memory."""
+        return (self.capacity + 1) * self.unit_bytes
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot. Seconds, tokens and shares in [0, 1]; totals since the engine started."""
+    """A snapshot. Seconds, tokens, bytes; totals since the engine started.
+
+    num_requests_running, num_requests_waiting: sequences. context, window, state: cache memory in
+    blocks, pages and slots; kv_cache_usage_perc: share of context blocks in use, in [0, 1].
+    prompt_tokens: rows of prompts that were computed, those of a preempted request again.
+    generation_tokens: tokens that were drawn. request_success: finished ones by finish reason.
+
+    iteration_tokens: rows per step. Per sequence that has them, as soon as they are known:
+    time_to_first_token_seconds, inter_token_latency_seconds. Per finished one that drew a token:
+    request_queue_time_seconds (arrival to the request's first row), request_prefill_time_seconds
+    (to the first token), request_decode_time_seconds (to the last), request_inference_time_seconds
+    (both), request_time_per_output_token_seconds (decode time per token after the first),
+    e2e_request_latency_seconds, request_prompt_tokens, request_generation_tokens.
+
+    prefill_seconds, decode_seconds: time of steps, shared by rows; decode_tokens: rows of sequences
+    past their prompt. timers: parts of a step on the host.
+    """
 
     num_requests_running: int
     num_requests_waiting: int
-    kv_cache_usage: float
-    window_cache_usage: float
-    slot_usage: float
+    context: PoolStats
+    window: PoolStats
+    state: PoolStats
+    num_preemptions: int
     prompt_tokens: int
     generation_tokens: int
-    num_preemptions: int
     request_success: dict[str, int]
     steps: int
-    prefill_tokens: int
+    iteration_tokens: DistributionStats
+    time_to_first_token_seconds: DistributionStats
+    inter_token_latency_seconds: DistributionStats
+    request_time_per_output_token_seconds: DistributionStats
+    e2e_request_latency_seconds: DistributionStats
+    request_queue_time_seconds: DistributionStats
+    request_prefill_time_seconds: DistributionStats
+    request_decode_time_seconds: DistributionStats
+    request_inference_time_seconds: DistributionStats
+    request_prompt_tokens: DistributionStats
+    request_generation_tokens: DistributionStats
     decode_tokens: int
     prefill_seconds: float
     decode_seconds: float
-    schedule_seconds: float
-    time_to_first_token_mean: float
-    time_to_first_token_max: float
+    timers: dict[str, TimerStats] = field(default_factory=dict)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """`prompt_tokens`, as the counterpart of `decode_tokens`."""
+        return self.prompt_tokens
+
+    @property
+    def kv_cache_usage_perc(self) -> float:
+        """Share of context blocks in use, in [0, 1], as vLLM's metric of this name."""
+        return self.context.usage
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did, for the statistics line.
+
+    chunked: sequences that were left inside their prompt. sum_seqlen_qxk: rows x context, summed
+    over sequences. seconds: of the whole step. first_tokens: seconds from arrival to first token
+    of those that got it in this step.
+    """
+
+    prompt_rows: int
+    decode_rows: int
+    generated: int
+    chunked: int
+    sum_seqlen_qxk: int
+    max_seqlen_k: int
+    min_seqlen_k: int
+    seconds: float
+    first_tokens: npt.NDArray[np.float64]
+
+
+_NONE = np.zeros(0)
 
 
 class Stats:
-    """Counters of one engine, fed once per step."""
+    """Counters of one engine. One thread feeds them, any thread may take a snapshot.
 
-    def __init__(self, cache: CacheManager, limits: Limits) -> None:
-        self._cache, self._limits = cache, limits
-        self.steps = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self.prefill_seconds = 0.0
-        self.decode_seconds = 0.0
-        self.schedule_seconds = 0.0
-        self.prefill_rows = 0
-        self.decode_rows = 0
-        self.reasons: dict[str, int] = {}
-        self._first_token: list[float] = []
-        self._window = _Window(time.perf_counter())
+    Columns by slot [S] hold what a step needs of its sequences: a step of many sequences costs a
+    few array operations.
+    """
 
-    def stepped(
-        self, plan: Plan, started: float, planned: float, launched: float, ended: float
-    ) -> None:
-        """Account for one step; times are of `time.perf_counter`."""
-        rows = plan.num_rows
-        decoding = int(((plan.stops - plan.starts == 1) & plan.samples & (plan.starts > 0)).sum())
-        prompt = rows - decoding
-        self.steps += 1
-        self.prompt_tokens += prompt
-        self.generation_tokens += int(plan.samples.sum())
-        self.prefill_rows += prompt
-        self.decode_rows += decoding
-        seconds = ended - started
-        self.prefill_seconds += seconds * prompt / rows
-        self.decode_seconds += seconds * decoding / rows
-        self.schedule_seconds += (planned - started) + (ended - launched)
-        self._window.steps += 1
-        self._window.prompt += prompt
-        self._window.generated += int(plan.samples.sum())
-        self._window.seconds = seconds
-        self._window.rows = rows
+    def __init__(self, cache: CacheManager, timers: Timers) -> None:
+        self._cache, self._timers = cache, timers
+        self._lock = threading.Lock()
+        slots = len(cache.length)
+        self._prompt_length: Int64Array = np.zeros(slots, np.int64)
+        self._arrival = np.zeros(slots)
+        self._last_token = np.zeros(slots)
+        self.steps = self.prompt_tokens = self.generation_tokens = self.decode_tokens = 0
+        self.prefill_seconds = self.decode_seconds = 0.0
+        self._reasons: dict[str, int] = {}
+        self._iteration_tokens = Distribution()
+        self._first_token = Distribution()
+        self._between_tokens = Distribution()
+        self._requests = {name: Distribution() for name in _REQUEST_METRICS}
+
+    def entered(self, sequence: Sequence) -> None:
+        """A sequence starts to run, for the first time or again."""
+        assert sequence.cache is not None
+        slot = sequence.cache.slot
+        self._prompt_length[slot] = sequence.prompt_length
+        self._arrival[slot] = sequence.request.arrival
+        self._last_token[slot] = sequence.last_token_at
+
+    def preempted(self, sequence: Sequence) -> None:
+        """A running sequence is about to lose its slot."""
+        assert sequence.cache is not None
+        sequence.last_token_at = float(self._last_token[sequence.cache.slot])
+
+    def stepped(self, plan: Plan, ids: Int64Array, seconds: float) -> Step:
+        """Account for a step; ids [drawing] are the tokens drawn, -1 where there was none."""
+        rows = plan.stops - plan.starts
+        after_prompt = plan.starts >= self._prompt_length[plan.slots]
+        decoding = int(np.count_nonzero((rows == 1) & plan.samples & after_prompt))
+        total = int(rows.sum())
+        sampling = int(np.count_nonzero(plan.samples))
+        drawn = plan.slots if sampling == len(rows) else plan.slots[plan.samples]
+        if (ids < 0).any():
+            drawn = drawn[ids >= 0]
+        now = time.monotonic()
+        before = self._last_token[drawn]
+        gaps, first = now - before, _NONE
+        if not (before > 0).all():
+            gaps = gaps[before > 0]
+            # No token before: the first one, as preempted sequences bring the time of theirs.
+            first = now - self._arrival[drawn[before == 0]]
+        self._last_token[drawn] = now
+        with self._lock:
+            self.steps += 1
+            self.prompt_tokens += total - decoding
+            self.decode_tokens += decoding
+            self.generation_tokens += len(drawn)
+            self.prefill_seconds += seconds * (total - decoding) / total
+            self.decode_seconds += seconds * decoding / total
+            self._iteration_tokens.add(total)
+            self._first_token.extend(first)
+            self._between_tokens.extend(gaps)
+        return Step(
+            total - decoding,
+            decoding,
+            len(drawn),
+            len(rows) - sampling,
+            int(rows @ plan.stops),
+            int(plan.stops.max()),
+            int(plan.stops.min()),
+            seconds,
+            first,
+        )
 
     def finished(self, request: Request) -> None:
         """Account for a finished request."""
-        for sequence in request.sequences:
-            reason = sequence.finish_reason
-            self.reasons[reason] = self.reasons.get(reason, 0) + 1
-            if sequence.first_token_at:
-                self._first_token.append(sequence.first_token_at - request.arrival)
-        del self._first_token[:-1000]
+        with self._lock:
+            for sequence in request.sequences:
+                reason = sequence.finish_reason
+                self._reasons[reason] = self._reasons.get(reason, 0) + 1
+                if sequence.output_length:
+                    self._add_times(request, sequence)
 
-    def snapshot(self, running: int, waiting: int, preemptions: int) -> EngineStats:
-        """The state now."""
+    def _add_times(self, request: Request, sequence: Sequence) -> None:
+        first, end = sequence.first_token_at, sequence.finished_at
+        values = {
+            "e2e_request_latency_seconds": end - request.arrival,
+            "request_queue_time_seconds": request.scheduled_at - request.arrival,
+            "request_prefill_time_seconds": first - request.scheduled_at,
+            "request_decode_time_seconds": end - first,
+            "request_inference_time_seconds": end - request.scheduled_at,
+            "request_prompt_tokens": sequence.prompt_length,
+            "request_generation_tokens": sequence.output_length,
+        }
+        if sequence.output_length > 1:
+            per_token = (end - first) / (sequence.output_length - 1)
+            values["request_time_per_output_token_seconds"] = per_token
+        for name, value in values.items():
+            self._requests[name].add(value)
+
+    def snapshot(
+        self, running: int, waiting: int, preemptions: int, slot_bytes: int
+    ) -> EngineStats:
+        """The state now. Counters belong to one moment; queues and pools are read beside them."""
         cache = self._cache
-        first = self._first_token
-        return EngineStats(
-            num_requests_running=running,
-            num_requests_waiting=waiting,
-            kv_cache_usage=cache.blocks.num_used / cache.blocks.capacity,
-            window_cache_usage=cache.pages.num_used / cache.pages.capacity,
-            slot_usage=cache.slots.num_used / cache.slots.capacity,
-            prompt_tokens=self.prompt_tokens,
-            generation_tokens=self.generation_tokens,
-            num_preemptions=preemptions,
-            request_success=dict(self.reasons),
-            steps=self.steps,
-            prefill_tokens=self.prefill_rows,
-            decode_tokens=self.decode_rows,
-            prefill_seconds=self.prefill_seconds,
-            decode_seconds=self.decode_seconds,
-            schedule_seconds=self.schedule_seconds,
-            time_to_first_token_mean=sum(first) / len(first) if first else 0.0,
-            time_to_first_token_max=max(first, default=0.0),
-        )
-
-    def line(self, stats: EngineStats) -> str:
-        """The statistics line over the steps since the last one; starts a new window."""
-        window, now = self._window, time.perf_counter()
-        elapsed = max(now - window.started, 1e-9)
-        self._window = _Window(now)
-        share = window.rows / self._limits.max_num_batched_tokens
-        return (
-            f"cur_SPS {1 / max(window.seconds, 1e-9):.1f}, avg_SPS {window.steps / elapsed:.1f}, "
-            f"prompt_TPS {window.prompt / elapsed:.1f}, "
-            f"completion_TPS {window.generated / elapsed:.1f}, "
-            f"running {stats.num_requests_running}, pending {stats.num_requests_waiting}, "
-            f"num_batched_tokens {window.rows} [{share:.0%}], "
-            f"KV_cache_usage {stats.kv_cache_usage:.1%}, "
-            f"window_usage {stats.window_cache_usage:.1%}, "
-            f"state_cache_usage {stats.slot_usage:.1%}, "
-            f"TTFT max {stats.time_to_first_token_max * 1e3:.0f} ms, "
-            f"mean {stats.time_to_first_token_mean * 1e3:.0f} ms, "
-            f"finished {sum(self.reasons.values())}, preempted {stats.num_preemptions}, "
-            f"aborted {self.reasons.get(FinishReason.ABORT, 0)}"
-        )
+        with self._lock:
+            return EngineStats(
+                num_requests_running=running,
+                num_requests_waiting=waiting,
+                context=_pool(cache.blocks, cache.layout.block_bytes),
+                window=_pool(cache.pages, cache.layout.page_bytes),
+                state=_pool(cache.slots, slot_bytes),
+                num_preemptions=preemptions,
+                prompt_tokens=self.prompt_tokens,
+                generation_tokens=self.generation_tokens,
+                request_success=dict(self._reasons),
+                steps=self.steps,
+                iteration_tokens=self._iteration_tokens.stats(),
+                time_to_first_token_seconds=self._first_token.stats(),
+                inter_token_latency_seconds=self._between_tokens.stats(),
+                decode_tokens=self.decode_tokens,
+                prefill_seconds=self.prefill_seconds,
+                decode_seconds=self.decode_seconds,
+                timers=self._timers.stats(),
+                **{name: one.stats() for name, one in self._requests.items()},
+            )
 
 
-@dataclass
-class _Window:
-    started: float
-    steps: int = 0
-    prompt: int = 0
-    generated: int = 0
-    seconds: float = 0.0
-    rows: int = 0
+_REQUEST_METRICS = (
+    "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_inference_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+)
+
+
+def _pool(allocator: BlockAllocator, unit_bytes: int) -> PoolStats:
+    return PoolStats(unit_bytes, allocator.capacity, allocator.num_used)

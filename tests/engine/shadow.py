@@ -18,6 +18,7 @@ import torch
 from deepinfer.backend import Batch, Purpose, SamplingParameters
 from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
+from deepinfer.config.settings import Settings
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.request import FinishReason, Request
 from deepinfer.engine.sampler import NO_RULES
@@ -47,10 +48,11 @@ class ShadowRunner:
         self.operators = OPERATORS
         text = SimpleNamespace(vocab_size=VOCABULARY)
         self.config = SimpleNamespace(eos_token_id=EOS, text=text)
-        self.options = SimpleNamespace(seed=None)
+        self.options = SimpleNamespace(seed=None, disable_log_stats=False)
         self.sizes = SimpleNamespace(max_model_len=max_model_len)
         self.rules = NO_RULES
         self.history = None
+        self.slot_bytes = 16
         self.pools = self.backbone = self
         self.context = np.full((blocks + 1, BLOCK), -1)
         self.window = np.full((pages + 1, PAGE), -1)
@@ -111,12 +113,16 @@ class ShadowRunner:
 
 
 def shadow_core(
-    blocks: int = 64, pages: int = 200, slots: int = 16, **limits: Any
+    blocks: int = 64,
+    pages: int = 200,
+    slots: int = 16,
+    settings: Settings | None = None,
+    **limits: Any,
 ) -> tuple[EngineCore, ShadowRunner]:
     """A core over a shadow; limits as in `Limits`, by default generous ones."""
     runner = ShadowRunner(blocks, pages, slots)
     bounds = Limits(**{"max_num_seqs": slots, "max_num_batched_tokens": 64, **limits})
-    return EngineCore(runner, bounds), runner  # type: ignore[arg-type]
+    return EngineCore(runner, bounds, settings=settings), runner  # type: ignore[arg-type]
 
 
 def alone(prompt: Tokens, params: SamplingParams, index: int = 0) -> list[int]:

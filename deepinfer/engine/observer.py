@@ -1,0 +1,140 @@
+"""`Observer`: everything that watches an engine, behind one object.
+
+Counters and timers are always there. With settings it also logs the statistics line, collects
+Python's garbage by steps and serves the profiling endpoint; `close` ends these.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deepinfer.cache import CacheManager
+from deepinfer.config.settings import Settings
+from deepinfer.engine import request_log
+from deepinfer.engine.collector import Collector
+from deepinfer.engine.profile_server import ProfileServer
+from deepinfer.engine.profiling import ProfileError, Profiler, check_directory
+from deepinfer.engine.request import Request, Sequence
+from deepinfer.engine.scheduler import Limits, Plan, Scheduler
+from deepinfer.engine.stats import EngineStats, Stats
+from deepinfer.engine.stats_line import StatsLine
+from deepinfer.engine.timers import Timer, Timers
+from deepinfer.errors import UsageError
+
+LAST_PORT = 65535
+
+
+class Observer:
+    """Watches one engine. Its stepping thread calls everything but `stats`, which any may call.
+
+    settings: None leaves the process alone: no line, no thread, Python's own garbage collection.
+    log_stats False silences the statistics line. device_index: number of the engine's device.
+    """
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        limits: Limits,
+        scheduler: Scheduler,
+        settings: Settings | None = None,
+        *,
+        log_stats: bool = True,
+        device_index: int = 0,
+    ) -> None:
+        self._scheduler = scheduler
+        self.timers = Timers()
+        self.profiler = Profiler(self.timers, device_index)
+        self._stats = Stats(cache, self.timers)
+        interval = collect_interval = 0
+        self.server: ProfileServer | None = None
+        if settings is not None:
+            interval = settings.integer("DEEPINFER_LOGGING_INTERVAL_STEP") if log_stats else 0
+            collect_interval = settings.integer("DEEPINFER_GC_INTERVAL_STEP")
+            if settings.flag("DEEPINFER_PROFILE_HTTP_ENABLE"):
+                self.server = _serve(self.profiler, settings, device_index)
+        self._line = StatsLine(interval, scheduler, cache, limits, self.timers)
+        self._collector = Collector(collect_interval)
+        self._started = 0.0
+        self._closed = False
+
+    def timed(self, name: str) -> Timer:
+        """A context manager that measures one part of a step (see `timers.PARTS`)."""
+        return self.timers.timed(name)
+
+    def arrived(self, request: Request) -> None:
+        """A request was queued."""
+        request_log.arrived(request)
+
+    def entered(self, sequence: Sequence) -> None:
+        """A sequence starts to run, for the first time or again."""
+        self._stats.entered(sequence)
+
+    def preempted(self, sequence: Sequence) -> None:
+        """A running sequence is about to lose its memory."""
+        self._stats.preempted(sequence)
+        request_log.preempted(sequence)
+
+    def first_token(self, sequence: Sequence) -> None:
+        """A sequence got its first token."""
+        request_log.first_token(sequence)
+
+    def finished(self, request: Request) -> None:
+        """All samples of a request have ended."""
+        self._stats.finished(request)
+        self._line.finished(request)
+        request_log.finished(request)
+
+    def step_begins(self) -> None:
+        """The engine is about to plan a step."""
+        self.profiler.step_begins()
+        if not self._closed:
+            self._collector.step()
+        self._started = time.perf_counter()
+
+    def stepped(self, plan: Plan, ids: npt.NDArray[np.int64]) -> None:
+        """A step was committed; ids [drawing] are its tokens, -1 where there was none to draw."""
+        step = self._stats.stepped(plan, ids, time.perf_counter() - self._started)
+        self._line.stepped(step)
+
+    def step_ends(self, idle: bool) -> None:
+        """A step is over, however it went; idle: no request is left."""
+        self.profiler.step_ends()
+        if idle:
+            self._collector.release()
+
+    def stats(self, slot_bytes: int) -> EngineStats:
+        """What the engine is doing and has done; slot_bytes: of one sequence's slot."""
+        scheduler = self._scheduler
+        return self._stats.snapshot(
+            len(scheduler.running), len(scheduler.waiting), scheduler.num_preempted, slot_bytes
+        )
+
+    def close(self) -> None:
+        """Stop profiling and the endpoint, give garbage collection back; may be called again."""
+        self._closed = True
+        self._collector.release()
+        self.profiler.close()
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+
+def _serve(profiler: Profiler, settings: Settings, device_index: int) -> ProfileServer:
+    """The profiling endpoint of a device; UsageError where it cannot be served as asked."""
+    base = settings.integer("DEEPINFER_PROFILE_HTTP_PORT_BASE")
+    if base + device_index > LAST_PORT:
+        raise UsageError(
+            f"DEEPINFER_PROFILE_HTTP_PORT_BASE is {base}, which with device {device_index} is "
+            f"beyond {LAST_PORT}; choose a smaller one"
+        )
+    directory = Path(settings.text("DEEPINFER_TORCH_PROFILER_DIR") or tempfile.gettempdir())
+    try:
+        check_directory(directory)
+    except ProfileError as error:
+        raise UsageError(f"DEEPINFER_TORCH_PROFILER_DIR cannot be used: {error}") from None
+    return ProfileServer(profiler, directory, base + device_index)

@@ -1,0 +1,222 @@
+"""`Profiler`: a trace of the next steps, asked for by one thread and taken by the engine's.
+
+The engine's thread only starts and stops the recording, at the edges of steps; whoever asks waits
+in its own thread and writes the file there. Source: engine specification, section 14.3.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from deepinfer.engine.timers import Timers
+from deepinfer.errors import DeepInferError
+
+MAX_STEPS = 50
+DEFAULT_STEPS = 20
+
+_log = logging.getLogger(__name__)
+_recording = threading.Lock()
+"""Held while an engine of this process records: there is one recorder in a process."""
+
+
+class ProfileError(DeepInferError):
+    """No trace was taken. status: that of HTTP which says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Job:
+    """One trace that was asked for."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.steps_left = num_steps
+        self.started = threading.Event()
+        self.stopped = threading.Event()
+        self.error: ProfileError | None = None
+        self.abandoned = False
+        self.recorder: torch.profiler.profile | None = None
+        self.thread = 0
+
+
+class Profiler:
+    """At most one trace at a time. `step_begins` and `step_ends` belong to the stepping thread.
+
+    rank: number of the device, for file names. start_seconds: how long a step may be waited for;
+    finish_seconds: how long the steps may take from then on.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        rank: int = 0,
+        start_seconds: float = 30.0,
+        finish_seconds: float = 600.0,
+    ) -> None:
+        self._timers, self._rank = timers, rank
+        self._start_seconds, self._finish_seconds = start_seconds, finish_seconds
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+        self._closed = False
+
+    def take(self, directory: Path, num_steps: int) -> Path:
+        """Record `num_steps` steps from the next one on; the file with the trace (Chrome JSON).
+
+        ProfileError: 400 for a directory that cannot be written, 409 while another trace is taken,
+        500 when the recorder fails, 503 when no step begins, the steps take too long or the engine
+        is closed. Blocks; not for the stepping thread.
+        """
+        check_directory(directory)
+        job = self._queue(num_steps)
+        try:
+            if not job.started.wait(self._start_seconds):
+                self._withdraw(job)
+            if not job.stopped.wait(self._finish_seconds):
+                self._abandon(job)
+            if job.error is not None:
+                raise job.error
+            assert job.recorder is not None
+            return self._write(job.recorder, directory)
+        finally:
+            self._forget(job)
+
+    def _queue(self, num_steps: int) -> _Job:
+        with self._lock:
+            if self._closed:
+                raise ProfileError(503, "the engine is closed")
+            if self._job is not None:
+                raise ProfileError(409, "a profile is queued or running already; wait for it")
+            self._job = _Job(num_steps)
+            return self._job
+
+    def _withdraw(self, job: _Job) -> None:
+        """Take a job back that no step has picked up; ProfileError unless one just did."""
+        with self._lock:
+            if job.started.is_set():
+                return
+            self._job = None
+        raise ProfileError(
+            503,
+            f"no step began within {self._start_seconds:g} s, so the profile was cancelled; ask "
+            "again while requests run",
+        )
+
+    def _abandon(self, job: _Job) -> None:
+        """Give a running job up, which the next step stops; ProfileError unless it is complete."""
+        with self._lock:
+            if job.stopped.is_set():
+                return
+            job.abandoned = True
+        raise ProfileError(
+            503,
+            f"{job.steps_left} steps were still to come after {self._finish_seconds:g} s, so the "
+            "profile was cancelled; ask for fewer steps, or while requests run",
+        )
+
+    def _forget(self, job: _Job) -> None:
+        with self._lock:
+            if self._job is job and (job.stopped.is_set() or not job.started.is_set()):
+                self._job = None
+
+    def _write(self, recorder: torch.profiler.profile, directory: Path) -> Path:
+        name = f"deepinfer-rank{self._rank}-{os.getpid()}-{time.time_ns()}.json"
+        part, path = directory / f".{name}.part", directory / name
+        try:
+            recorder.export_chrome_trace(str(part))
+            part.replace(path)
+        except Exception as error:
+            part.unlink(missing_ok=True)
+            raise ProfileError(500, f"the trace could not be written: {_shown(error)}") from error
+        return path
+
+    def step_begins(self) -> None:
+        """Start what is queued, drop what was abandoned."""
+        job = self._job
+        if job is None:
+            return
+        with self._lock:
+            if job is not self._job:
+                return
+            if job.abandoned:
+                self._stop(job)
+            elif not job.started.is_set():
+                self._start(job)
+
+    def step_ends(self) -> None:
+        """Count a step; stop after the last one."""
+        job = self._job
+        if job is None or job.recorder is None or job.stopped.is_set():
+            return
+        with self._lock:
+            job.steps_left -= 1
+            if job.steps_left < 1 or job.abandoned:
+                self._stop(job)
+
+    def _start(self, job: _Job) -> None:
+        if not _recording.acquire(blocking=False):
+            job.error = ProfileError(
+                409, "another engine of this process is being profiled; wait for it"
+            )
+        else:
+            try:
+                recorder = torch.profiler.profile()
+                recorder.start()
+            except Exception as error:
+                _recording.release()
+                job.error = ProfileError(500, f"the profiler did not start: {_shown(error)}")
+            else:
+                job.recorder, job.thread = recorder, threading.get_ident()
+                self._timers.profiling = True
+                _log.info("profiling the next %d steps", job.steps_left)
+        if job.error is not None:
+            job.stopped.set()
+        job.started.set()
+
+    def _stop(self, job: _Job) -> None:
+        """Stop recording. Only the thread that started a recorder can: elsewhere it crashes."""
+        assert job.recorder is not None
+        self._timers.profiling = False
+        try:
+            if job.thread == threading.get_ident():
+                job.recorder.stop()
+                _recording.release()
+            else:
+                job.error = ProfileError(500, "the thread that steps the engine has changed")
+        except Exception as error:
+            _recording.release()
+            job.error = ProfileError(500, f"the profiler did not stop: {_shown(error)}")
+        job.stopped.set()
+        if job.abandoned:
+            self._job = None
+
+    def close(self) -> None:
+        """End the job that is there with 503. Call it in the thread that stepped."""
+        with self._lock:
+            self._closed = True
+            job = self._job
+            if job is None or job.stopped.is_set():
+                return
+            job.error = ProfileError(503, "the engine was closed before the profile was complete")
+            if job.recorder is not None:
+                self._stop(job)
+            job.stopped.set()
+            job.started.set()
+
+
+def check_directory(directory: Path) -> None:
+    """ProfileError 400 for a directory that traces cannot be written to."""
+    if not directory.is_dir():
+        raise ProfileError(400, f"output_dir is {str(directory)!r}, which is no directory; make it")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ProfileError(400, f"output_dir is {str(directory)!r}, which cannot be written to")
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,105 @@
+"""Garbage collection by steps: off while engines run steps, and given back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from deepinfer.config.settings import Settings
+from deepinfer.engine.collector import Collector
+from deepinfer.engine.core import EngineCore
+from tests.engine.shadow import add, drain, shadow_core
+
+
+@pytest.fixture(autouse=True)
+def given_back() -> Iterator[None]:
+    assert gc.isenabled()
+    yield
+    assert gc.isenabled()
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every collection that is asked for."""
+    calls: list[int] = []
+
+    def collect() -> int:
+        calls.append(1)
+        return 0
+
+    monkeypatch.setattr(gc, "collect", collect)
+    return calls
+
+
+def core_with(interval: str) -> EngineCore:
+    settings = Settings.from_environment({"DEEPINFER_GC_INTERVAL_STEP": interval})
+    return shadow_core(settings=settings)[0]
+
+
+@pytest.mark.parametrize(("interval", "count"), [("1", 8), ("3", 2), ("100", 0), ("0", 0)])
+def test_a_collection_every_so_many_steps(interval: str, count: int, collected: list[int]) -> None:
+    core = core_with(interval)
+    add(core, 5, max_tokens=8)
+    while core.has_work:
+        core.step()
+        if core.has_work:
+            assert gc.isenabled() == (interval == "0")
+    assert len(collected) == count
+    core.close()
+
+
+def test_an_idle_engine_gives_it_back_and_steps_take_it_again() -> None:
+    core = core_with("5")
+    assert gc.isenabled(), "an engine that has run no step leaves it alone"
+    for _ in range(2):
+        add(core, 5)
+        core.step()
+        assert not gc.isenabled()
+        drain(core)
+        assert gc.isenabled()
+    core.close()
+
+
+def test_close_gives_it_back_and_steps_after_it_leave_it_alone() -> None:
+    core = core_with("5")
+    add(core, 5)
+    core.step()
+    core.close()
+    assert gc.isenabled()
+    core.step()
+    assert gc.isenabled()
+    drain(core)
+    core.close()
+
+
+def test_the_last_of_several_engines_gives_it_back() -> None:
+    first, second = core_with("5"), core_with("7")
+    for core in (first, second):
+        add(core, 5)
+        core.step()
+    first.close()
+    first.close()
+    assert not gc.isenabled()
+    second.close()
+    assert gc.isenabled()
+
+
+def test_what_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        collector = Collector(5)
+        collector.step()
+        collector.release()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_core_without_settings_leaves_it_alone() -> None:
+    core, _ = shadow_core()
+    add(core, 5)
+    core.step()
+    assert gc.isenabled()
+    drain(core)
