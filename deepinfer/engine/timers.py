@@ -45,7 +45,7 @@ class Timer:
 
     def __enter__(self) -> None:
         if self._timers.profiling:
-            self._range = torch.profiler.record_function(f"deepinfer:{self.name}")
+            self._range = _range_of(self.name)
             self._range.__enter__()
         self._started = time.perf_counter()
 
@@ -88,6 +88,11 @@ class Timers:
     def stats(self) -> dict[str, TimerStats]:
         """Every part by name, in order."""
         return {name: timer.stats() for name, timer in self._timers.items()}
+
+
+def _range_of(name: str) -> AbstractContextManager[object]:
+    """The range of a part in a profile."""
+    return torch.profiler.record_function(f"deepinfer:{name}")
 
 
 def timer_line(timers: dict[str, TimerStats]) -> str:
