@@ -62,9 +62,9 @@ class Timing:
 
     def add(self, stats: EngineStats) -> None:
         """Add what an engine core has counted."""
-        self.prefill_tokens += stats.prompt_tokens
+        self.prefill_tokens += stats.prefill_tokens
         self.prefill_seconds += stats.prefill_seconds
-        self.decode_tokens += stats.decode_rows
+        self.decode_tokens += stats.decode_tokens
         self.decode_seconds += stats.decode_seconds
 
     def rates(self) -> tuple[float, float]:
