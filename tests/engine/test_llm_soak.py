@@ -71,7 +71,7 @@ def soak(engine: Engine, seed: int, count: int, step_errors: bool = True) -> dic
                 check(*one)
 
         def check(handle: RequestHandle, prompt: Any, params: SamplingParams) -> None:
-            result = handle.result(120)
+            result = handle.result(900)
             with lock:
                 for output in result.outputs:
                     reason = output.finish_reason
