@@ -1,4 +1,5 @@
-"""Exit statuses of the installed command, all asked for at once."""
+"""Exit statuses of the installed command, all asked for at once; `test_signals` has 0 and those
+of signals."""
 
 from __future__ import annotations
 
@@ -18,13 +19,11 @@ GOOD = {"prompt": "x", "max_tokens": 1}
 @pytest.fixture
 def commands(tmp_path: Path) -> dict[str, tuple[list[str], int, str]]:
     """Arguments, status and what is said, by case."""
-    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    good.write_text(json.dumps(GOOD))
+    bad = tmp_path / "bad.jsonl"
     bad.write_text(f"{json.dumps(GOOD)}\n{{}}\n")
     return {
-        "done": (["generate", str(good), *NULL], 0, "1 done, 0 failed"),
         "a request failed": (["generate", str(bad), *NULL], 1, "line 2 failed: a line has one of"),
-        "usage": (["generate", "--frobnicate"], 2, "No such option: --frobnicate"),
+        "usage": (["backends", "--frobnicate"], 2, "No such option: --frobnicate"),
         "backend": (["run", "x", "--accelerator", "nothing"], 3, "'nothing' is not installed"),
         "checkpoint": (["inspect", "nowhere"], 4, "no such directory, and not a Hub id"),
     }
