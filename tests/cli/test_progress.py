@@ -17,40 +17,35 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    """stderr is a terminal, stdout is captured."""
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    return stream
-
-
-def draw(enabled: bool = True) -> None:
-    with counting("golden", enabled=enabled) as show:
-        show("3 done")
-        print("a result")
+def draw(patch: pytest.MonkeyPatch, enabled: bool = True) -> str:
+    """What a bar draws where stderr is a terminal."""
+    terminal = Terminal()
+    patch.setenv("TERM", "xterm")
+    with patch.context() as inner:
+        inner.setattr(sys, "stderr", terminal)
+        with counting("golden", enabled=enabled) as show:
+            show("3 done")
+            print("a result")
+    return terminal.getvalue()
 
 
 def test_counts_are_drawn_and_results_stay_on_stdout(
-    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draw()
-    assert "golden" in terminal.getvalue() and "3 done" in terminal.getvalue()
+    drawn = draw(monkeypatch)
+    assert "golden" in drawn and "3 done" in drawn
     assert capsys.readouterr().out == "a result\n"
 
 
-def test_nothing_is_drawn_where_it_is_not_wanted(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw(enabled=False)
+def test_nothing_is_drawn_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert draw(monkeypatch, enabled=False) == ""
     monkeypatch.setenv("DEEPINFER_LOG_FORMAT", "json")
-    draw()
-    assert terminal.getvalue() == ""
+    assert draw(monkeypatch) == ""
 
 
 def test_nothing_is_drawn_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    draw()
+    with counting("golden") as show:
+        show("3 done")
     assert capsys.readouterr().err == ""
 
 
