@@ -62,6 +62,7 @@ class Interruption:
         """The command has ended in time."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer.join()
 
 
 @contextmanager

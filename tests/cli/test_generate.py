@@ -34,7 +34,7 @@ def test_one_bad_line_costs_that_line(launch: Launch, tmp_path: Path) -> None:
         "",
         {"id": 5, "prompt_token_ids": [1, 2], "max_tokens": 2, "n": 2, "logprobs": True},
         {"id": "a", "prompt": "again"},
-        {"prompt_token_ids": [10**9]},
+        {"prompt_token_ids": [10**30]},
         {"prompt_token_ids": [1] * 300},
         {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     )
@@ -120,6 +120,17 @@ def test_notes_are_json_where_logs_are(launch: Launch, tmp_path: Path) -> None:
     notes = [json.loads(line) for line in done.stderr.splitlines()]
     assert {"time", "level", "logger", "message"} <= set(notes[0])
     assert any(one["level"] == "error" and "line 2" in one["message"] for one in notes)
+
+
+def test_flags_that_text_cannot_show_ask_for_json(launch: Launch) -> None:
+    done = launch("run", "x", "--prompt_logprobs", *NULL)
+    assert done.returncode == 2 and "add --json" in done.stderr
+    done = launch(
+        "run", "x", "--prompt_logprobs", "--logprobs", "--json", "--max_tokens", "1", *NULL
+    )
+    record = results(done)[0]
+    assert len(record["logprobs"]) == 1
+    assert record["prompt_logprobs"][0] is None and record["prompt_logprobs"][1]["raw"] <= 0
 
 
 def test_run_answers_together_and_in_order(launch: Launch) -> None:
