@@ -101,14 +101,16 @@ class Host:
                     cores.append(self.start(engine, count, output))
                     variants[output, count] = partial(self.measure, cores[-1])
             results = interleave(variants, self.rounds)
+            for core in cores:
+                core.close()
         for (output, count), rounds in results.items():
             self._add(report, rounds, sequences=count, output=output)
         finish(report.environment)
         return report
 
     def start(self, engine: Engine, count: int, output: str) -> EngineCore:
-        """A core with `count` decoding sequences."""
-        core = EngineCore(engine)
+        """A core with `count` decoding sequences, observed as one of an LLM is."""
+        core = EngineCore(engine, settings=engine.settings)
         params = SamplingParams(max_tokens=self.length, temperature=0, ignore_eos=True)
         for number in range(count):
             prompt = random_tokens(engine, self.prompt_tokens, number).tolist()

@@ -41,6 +41,7 @@ def test_phases_of_a_step_make_up_less_than_the_step(small_directory: Path) -> N
         assert set(measured.phases) == set(PHASES)
         assert all(seconds > 0 for (seconds,) in measured.phases.values())
         assert sum(seconds for (seconds,) in measured.phases.values()) < measured.steps[0]
+        core.close()
 
 
 def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
@@ -53,6 +54,7 @@ def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
             assert not any(timer.take().values())
         core.step()
         assert not any(timer.take().values())
+        core.close()
 
 
 def test_text_decodes_and_sends_every_token(
@@ -64,7 +66,7 @@ def test_text_decodes_and_sends_every_token(
     monkeypatch.setattr(Job, "_tell", lambda job, delta: sent.extend(delta.token_ids))
     options = EngineOptions(max_model_len=64, max_num_seqs=3)
     with open_engine(small_directory, select("null"), options) as engine:
-        Host().start(engine, 3, "text")
+        Host().start(engine, 3, "text").close()
         assert len(sent) == 3 * 2
 
 
