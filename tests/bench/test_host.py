@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from deepinfer.backend.registry import REFERENCE, select
-from deepinfer.bench.host import Host, Round
+from deepinfer.bench.host import CLOCKS, Host, Round
 from deepinfer.bench.loading import open_engine
 from deepinfer.bench.phases import PhaseTimer
 from deepinfer.engine import EngineOptions
@@ -57,6 +58,21 @@ def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
         core.close()
 
 
+def test_clock_is_that_of_the_options(
+    small_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setitem(CLOCKS, "cpu", lambda: float(next(ticks)))
+    options = EngineOptions(max_model_len=64, max_num_seqs=1)
+    with open_engine(small_directory, select("null"), options) as engine:
+        host = Host(sequences=(1,), steps=1, clock="cpu")
+        core = host.start(engine, 1, "tokens")
+        measured = host.measure(core)
+        core.close()
+    assert measured.phases == dict.fromkeys(PHASES, [1000.0])
+    assert measured.steps == [1000.0 * (2 * len(PHASES) + 1)]
+
+
 def test_text_decodes_and_sends_every_token(
     small_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +97,14 @@ def test_a_backend_that_computes_is_noted(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sequences": (0,)}, {"steps": 0}, {"prompt_tokens": 0}, {"rounds": 3}, {"output": ("x",)}],
+    [
+        {"sequences": (0,)},
+        {"steps": 0},
+        {"prompt_tokens": 0},
+        {"rounds": 3},
+        {"output": ("x",)},
+        {"clock": "sun"},
+    ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     (name,) = wrong
