@@ -107,6 +107,9 @@ def host(
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 16,
     steps: Annotated[int, typer.Option(help="Decode steps of each round.")] = 50,
     rounds: Rounds = 4,
+    clock: Annotated[
+        str, typer.Option(help="wall, or cpu: without waiting for a busy machine.")
+    ] = "wall",
     threads: Threads = None,
     accelerator: Annotated[
         str, typer.Option("--accelerator", help="Backend by name; null does no work.")
@@ -125,6 +128,7 @@ def host(
         prompt_tokens=prompt_tokens,
         steps=steps,
         rounds=rounds,
+        clock=clock,
     )
     _show([benchmark.run(_select(accelerator, mode, threads))], json)
 

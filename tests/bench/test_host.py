@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from deepinfer.backend.registry import REFERENCE, select
-from deepinfer.bench.host import Host, Round
+from deepinfer.bench.host import CLOCKS, Host, Round
 from deepinfer.bench.loading import open_engine
 from deepinfer.bench.phases import PhaseTimer
 from deepinfer.engine import EngineOptions
@@ -41,6 +42,7 @@ def test_phases_of_a_step_make_up_less_than_the_step(small_directory: Path) -> N
         assert set(measured.phases) == set(PHASES)
         assert all(seconds > 0 for (seconds,) in measured.phases.values())
         assert sum(seconds for (seconds,) in measured.phases.values()) < measured.steps[0]
+        core.close()
 
 
 def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
@@ -53,6 +55,22 @@ def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
             assert not any(timer.take().values())
         core.step()
         assert not any(timer.take().values())
+        core.close()
+
+
+def test_clock_is_that_of_the_options(
+    small_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setitem(CLOCKS, "cpu", lambda: float(next(ticks)))
+    options = EngineOptions(max_model_len=64, max_num_seqs=1)
+    with open_engine(small_directory, select("null"), options) as engine:
+        host = Host(sequences=(1,), steps=1, clock="cpu")
+        core = host.start(engine, 1, "tokens")
+        measured = host.measure(core)
+        core.close()
+    assert measured.phases == dict.fromkeys(PHASES, [1000.0])
+    assert measured.steps == [1000.0 * (2 * len(PHASES) + 1)]
 
 
 def test_text_decodes_and_sends_every_token(
@@ -64,7 +82,7 @@ def test_text_decodes_and_sends_every_token(
     monkeypatch.setattr(Job, "_tell", lambda job, delta: sent.extend(delta.token_ids))
     options = EngineOptions(max_model_len=64, max_num_seqs=3)
     with open_engine(small_directory, select("null"), options) as engine:
-        Host().start(engine, 3, "text")
+        Host().start(engine, 3, "text").close()
         assert len(sent) == 3 * 2
 
 
@@ -79,7 +97,14 @@ def test_a_backend_that_computes_is_noted(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sequences": (0,)}, {"steps": 0}, {"prompt_tokens": 0}, {"rounds": 3}, {"output": ("x",)}],
+    [
+        {"sequences": (0,)},
+        {"steps": 0},
+        {"prompt_tokens": 0},
+        {"rounds": 3},
+        {"output": ("x",)},
+        {"clock": "sun"},
+    ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     (name,) = wrong
