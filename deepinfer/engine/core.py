@@ -304,7 +304,6 @@ class EngineCore:
             if sequence.request.on_token is None and not params.stop_token_ids:
                 assert sequence.cache is not None
                 self.columns.unwatch(sequence.cache.slot)
-            self.observer.first_token(sequence)
         self._end_by_token(sequence, token)
         self._report(sequence)
         return sequence.finished
