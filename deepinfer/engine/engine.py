@@ -22,7 +22,7 @@ from deepinfer.backend import (
     Numerics,
     accumulation_dtype,
 )
-from deepinfer.backend.registry import Selected, reference_for
+from deepinfer.backend.registry import Selected, host_reference, reference_for
 from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
@@ -143,7 +143,12 @@ class Engine:
         calls = model_calls(config, numerics, options.compute, call_limits(options, config))
         backend = selected.create()
         operators = resolve(
-            selected.spec.name, backend, reference_for(selected, backend), calls, strict
+            selected.spec.name,
+            backend,
+            reference_for(selected, backend),
+            calls,
+            strict,
+            host_reference,
         )
         history, pad = None, 0
         if config.text.engram_layer_ids:
