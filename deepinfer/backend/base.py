@@ -14,6 +14,7 @@ from deepinfer.backend.hyper import HyperConnections
 from deepinfer.backend.operators import CallSpec, Declaration, Support, declaration_of
 from deepinfer.backend.sampling import Sampling
 from deepinfer.backend.speculation import Speculation
+from deepinfer.backend.values import Packing, Weights
 
 FAMILIES: dict[str, type] = {
     "dense": Dense,
@@ -58,6 +59,10 @@ class Backend(Contract):
         where torch has gaps on the device (a dtype, a sort).
         """
         return Support.yes()
+
+    def packing(self, operator: str, weights: Weights) -> Packing | None:
+        """Memory that a packing operator of this backend takes; None where it does not say."""
+        return None
 
     @classmethod
     def native_operators(cls) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from deepinfer.backend.base import Backend
 from deepinfer.backend.bindings import FALLBACK, HOST, NATIVE, Binding
@@ -14,7 +15,17 @@ READERS = {
 }
 """Operators that make an opaque value, and the primitives that read it."""
 
+PACKERS = ("pack_vector", *READERS)
+"""Operators that take weights."""
+
 Live = Callable[[str], bool]
+
+
+class Packer(NamedTuple):
+    """One who packs: its provider's name, and the backend that runs the operator."""
+
+    provider: str
+    backend: Backend
 
 
 def unreadable(

@@ -27,7 +27,7 @@ from deepinfer.backend.bounded import Bounded
 from deepinfer.backend.functions import Function, Tap, guarded, missing
 from deepinfer.backend.host import Twins, on_host
 from deepinfer.backend.operators import CallSpec
-from deepinfer.backend.packing import host_packers, unreadable
+from deepinfer.backend.packing import PACKERS, Packer, host_packers, unreadable
 from deepinfer.backend.table import Operators, Shared
 from deepinfer.errors import UnsupportedOperatorError
 
@@ -113,7 +113,7 @@ class _Resolution:
         if self.strict:
             self.refuse_fallbacks(bindings)
         self.bind_packers(bindings, functions)
-        table = Operators(self.backend, bindings, functions, self.shared)
+        table = Operators(self.backend, bindings, functions, self.shared, self.packers(bindings))
         self.backend.operators = table
         self.reference.operators = table
         return table
@@ -202,7 +202,7 @@ class _Resolution:
         """Why a reference does not run an operator, or the device refuses; None when it runs."""
         if operator not in type(reference).native_operators():
             return "the reference does not implement it"
-        questions = [("reference", reference.supports)]
+        questions: list[tuple[str, Question]] = [("reference", reference.supports)]
         if device is not None:
             questions.insert(0, (self.name, device))
         for name, question in questions:
@@ -253,4 +253,17 @@ class _Resolution:
                 continue
             own = functions[packer]
             assert not isinstance(own, Bounded)  # no call of a packer has a range
+            bindings[packer] = replace(bindings[packer], remainder=HOST)
             functions[packer] = self.twins.packer(own, pack)
+
+    def packers(self, bindings: dict[str, Binding]) -> dict[str, list[Packer]]:
+        """Who packs what, by operator. A vector of the host's is kept on the device."""
+        found: dict[str, list[Packer]] = {}
+        for operator in PACKERS:
+            for provider in bindings[operator].providers:
+                if provider == HOST and operator != "pack_vector":
+                    found.setdefault(operator, []).append(Packer(HOST, self.host()))
+                elif provider != MISSING:
+                    own = self.backend if provider == NATIVE else self.reference
+                    found.setdefault(operator, []).append(Packer(provider, own))
+        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepinfer.backend.base import OPERATORS, Backend, Contract
@@ -11,6 +11,7 @@ from deepinfer.backend.bounded import Bounded, Counts
 from deepinfer.backend.device import Device
 from deepinfer.backend.functions import Function, Tap, tapped
 from deepinfer.backend.host import Capture
+from deepinfer.backend.packing import Packer
 
 _SERVICES = tuple(
     name
@@ -41,12 +42,16 @@ class Operators(Contract):
         bindings: Mapping[str, Binding],
         functions: Mapping[str, Function | Bounded],
         shared: Shared,
+        packers: Mapping[str, Sequence[Packer]],
         taps: tuple[Tap, ...] = (),
     ) -> None:
-        """functions: what runs each operator that is not composed. taps: see `tapped`."""
+        """functions: what runs each operator that is not composed. packers: who packs what, more
+        than one where weights are packed more than once. taps: see `tapped`.
+        """
         self.backend = backend
         self.device = backend.device
         self.bindings = bindings
+        self.packers = packers
         self._functions = functions
         self._shared = shared
         self._taps = taps
@@ -92,7 +97,9 @@ class Operators(Contract):
         its own are not seen. Taps of this table stay.
         """
         taps = (*self._taps, tap)
-        return Operators(self.backend, self.bindings, self._functions, self._shared, taps)
+        return Operators(
+            self.backend, self.bindings, self._functions, self._shared, self.packers, taps
+        )
 
     def summary(self) -> str:
         """One line for start-up: how many operators each provider runs."""
