@@ -105,7 +105,8 @@ class _Resolution:
         bindings: dict[str, Binding] = {}
         functions: dict[str, Function | Bounded] = {}
         for operator in OPERATORS:
-            bindings[operator], function = self.bind(operator)
+            binding, function = self.bind(operator)
+            bindings[operator] = replace(binding, is_called=self.is_live(operator))
             if function is not None:
                 functions[operator] = function
         if self._unsupported:
@@ -222,15 +223,15 @@ class _Resolution:
         """Strict: one error about all that the reference would run of the model's calls."""
         lines = []
         for operator, binding in bindings.items():
-            lacking = {FALLBACK, HOST} & set(binding.providers)
-            calls = self.live(operator)
-            if lacking and calls:
-                where = "the reference, on the host" if HOST in lacking else "the reference"
-                lines.append(
-                    f"  operator {operator!r} is not native ({binding.reason}); {where} would run "
-                    f"it{' outside that range' if binding.bounds else ''}. The model calls "
-                    f"{calls[0]}"
-                )
+            if not binding.lacks:
+                continue
+            host = HOST in binding.providers
+            lines.append(
+                f"  operator {operator!r} is not native ({binding.reason}); the reference would "
+                f"run it{' on the host' if host else ''}"
+                f"{' outside that range' if binding.bounds else ''}. The model calls "
+                f"{self.live(operator)[0]}"
+            )
         if lines:
             raise UnsupportedOperatorError(
                 f"DEEPINFER_STRICT_OPERATORS=1 forbids a fallback, and backend {self.name!r} has "

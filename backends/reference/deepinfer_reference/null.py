@@ -61,7 +61,6 @@ from deepinfer.backend import (
 )
 from deepinfer.formats import Scheme
 
-
 MOST_VIEWS = 4096
 
 
