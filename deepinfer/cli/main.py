@@ -44,11 +44,30 @@ Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Bars o
 
 
 @app.command()
-def backends(json: Json = False) -> None:
-    """List installed backends: usable or why not, modes, contract versions."""
+def backends(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="Checkpoint directory or Hub id: who would run its model.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    json: Json = False,
+) -> None:
+    """List installed backends: usable or why not, modes, contract versions.
+
+    With a checkpoint, of which only headers are read, also who would run each operator of its
+    model, in every mode that can be asked here.
+    """
     from deepinfer.cli.backends import backend_rows, render
 
-    rows = backend_rows(environment.names(environment.SKIP_BACKENDS))
+    skip = environment.names(environment.SKIP_BACKENDS)
+    if checkpoint is None:
+        if revision is not None:
+            raise UsageError("--revision names a revision of a Hub id; give the id as CHECKPOINT")
+        rows = backend_rows(skip)
+    else:
+        from deepinfer.checkpoint import Checkpoint
+
+        with Checkpoint.open(checkpoint, revision=revision) as opened:
+            rows = backend_rows(skip, opened)
     print(json_module.dumps(rows, indent=2) if json else render(rows))
 
 
@@ -103,7 +122,7 @@ def inspect(
     def extra(opened: Checkpoint) -> list[Section]:
         sized = replace(options, max_model_len=plan_length(opened, length))
         listed = checkpoint_calls(opened, sized, sized.numerics_for(opened.config))
-        sections = [backend_section(selected, listed)]
+        sections = [backend_section(selected, opened, listed)]
         return [*sections, calls_section(listed)] if calls else sections
 
     print(run(checkpoint, batch=batch, length=length, revision=revision, json=json, extra=extra))

@@ -51,6 +51,7 @@ def open_llm(
             f"numerics {engine.numerics.value}, compute {options.compute}; operators: "
             f"{engine.operators.summary()}"
         )
+        note(str(engine.packing))
         note(str(engine.sizes))
         if is_random(checkpoint.directory):
             note("this checkpoint has random weights: the text below is meaningless")

@@ -22,7 +22,7 @@ from deepinfer.backend import (
     Numerics,
     accumulation_dtype,
 )
-from deepinfer.backend.registry import Selected, reference_for
+from deepinfer.backend.registry import Selected, host_reference, reference_for
 from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
 from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import PromptTooLongError, RequestError, UsageError
-from deepinfer.model import Backbone, WeightLoader, model_calls
+from deepinfer.model import Backbone, PackingPlan, WeightLoader, model_calls, plan_packing
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
 
@@ -90,6 +90,7 @@ class Engine:
         tokenizer: Tokenizer,
         history: NgramHistory | None,
         settings: Settings,
+        packing: PackingPlan,
     ) -> None:
         self.checkpoint = checkpoint
         self.config = checkpoint.config
@@ -103,6 +104,7 @@ class Engine:
         self.timing = Timing()
         self.layout = layout
         self.sizes = sizes
+        self.packing = packing
         self.settings = settings
         self.rules = SamplingRules.from_settings(settings, self.config.text.vocab_size)
         self.limits = _limits(options, sizes, settings, self.config)
@@ -132,6 +134,7 @@ class Engine:
     ) -> Engine:
         """Ask the backend for every call of the model, then read the weights.
 
+        DeviceMemoryError where the device has too little memory for them, before any is read.
         strict: a fallback is an error. layout: cache geometry other than the canonical one.
         settings: the environment's by default.
         """
@@ -143,8 +146,15 @@ class Engine:
         calls = model_calls(config, numerics, options.compute, call_limits(options, config))
         backend = selected.create()
         operators = resolve(
-            selected.spec.name, backend, reference_for(selected, backend), calls, strict
+            selected.spec.name,
+            backend,
+            reference_for(selected, backend),
+            calls,
+            strict,
+            host_reference,
         )
+        packing = plan_packing(checkpoint, operators)
+        packing.check(selected.spec.name, operators.memory())
         history, pad = None, 0
         if config.text.engram_layer_ids:
             text = config.text
@@ -177,6 +187,7 @@ class Engine:
             tokenizer,
             history,
             settings,
+            packing,
         )
 
     @property
