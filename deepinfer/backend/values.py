@@ -72,10 +72,14 @@ _KINDS = {"F8_E4M3": "fp8", "I8": "fp4", "BF16": "bf16", "F32": "fp32"}
 
 @dataclass(frozen=True)
 class LinearSource:
-    """A matrix as published: its weight and, for FP8 and FP4, the block scales of it."""
+    """A matrix as published: its weight and, for FP8 and FP4, the block scales of it.
+
+    resident: it must lie in the device's own memory, neither mapped nor on the host.
+    """
 
     weight: Source
     scale: Source | None = None
+    resident: bool = False
 
     @property
     def kind(self) -> str:

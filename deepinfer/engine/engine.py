@@ -153,7 +153,8 @@ class Engine:
             strict,
             host_reference,
         )
-        packing = plan_packing(checkpoint, operators)
+        resident_tables = settings.flag("DEEPINFER_ENGRAM_FORCE_GPU_STORAGE")
+        packing = plan_packing(checkpoint, operators, resident_tables)
         packing.check(selected.spec.name, operators.memory())
         history, pad = None, 0
         if config.text.engram_layer_ids:
@@ -164,7 +165,7 @@ class Engine:
             history = NgramHistory(token_map, text.engram_max_ngram_size)
             pad = int(token_map[_pad_token(settings, config)])
         with progress_bar("layers", config.text.num_hidden_layers, enabled=progress) as advance:
-            weights = WeightLoader(checkpoint, operators, pad).load(advance)
+            weights = WeightLoader(checkpoint, operators, pad, resident_tables).load(advance)
         backbone = Backbone(config.text, weights, operators, numerics, options.dtype)
         layout = layout or CacheLayout(config.text)
         sizes = plan_sizes(

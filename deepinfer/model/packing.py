@@ -72,10 +72,12 @@ class PackingPlan:
         return f"packed weights: {'; '.join(parts)}"
 
 
-def plan_packing(checkpoint: Checkpoint, operators: Operators) -> PackingPlan:
+def plan_packing(
+    checkpoint: Checkpoint, operators: Operators, resident_tables: bool = False
+) -> PackingPlan:
     """Ask every packer about all weights of the text model; nothing is read."""
     planner = _Planner(operators)
-    WeightLoader(checkpoint, planner, 0).load()
+    WeightLoader(checkpoint, planner, 0, resident_tables).load()
     return PackingPlan(planner.shares, frozenset(planner.silent))
 
 

@@ -16,6 +16,7 @@ from deepinfer.backend import (
     Backend,
     CallSpec,
     Fact,
+    LinearSource,
     Packing,
     Support,
     Weights,
@@ -59,7 +60,8 @@ class ReferenceBackend(
         if operator == "pack_vector":
             return Packing(resident=size)
         if self.device.type == "cpu":
-            return Packing(mapped=size)
+            kept = isinstance(weights, LinearSource) and weights.resident
+            return Packing(resident=size) if kept else Packing(mapped=size)
         return Packing(resident=size, temporary=size if operator == "pack_experts" else 0)
 
 
