@@ -208,6 +208,13 @@ stage() { # NAME COMMAND...
     [ $status -eq 0 ] || failed+=("$name")
 }
 
+# One process per core, four at most: each loads models of its own.
+test_processes() {
+    local cores
+    cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+    echo $((cores < 4 ? cores : 4))
+}
+
 golden() {
     deepinfer golden "${DEEPINFER_GOLDEN_DIR:-tests/golden}" --accelerator reference
 }
@@ -222,10 +229,11 @@ case $verb in
         stage "ruff check" ruff check .
         stage "ruff format" ruff format --check .
         stage "mypy" mypy
-        stage "pytest" pytest "$@"
+        stage "pytest" env OMP_NUM_THREADS=1 pytest --numprocesses "$(test_processes)" --dist loadfile "$@"
         stage "golden" golden
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
+        stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py
         echo
         [ ${#failed[@]} -eq 0 ] || fail 1 "failed: $(printf '%s; ' "${failed[@]}")all else passed (total $SECONDS s)"
         say "all stages passed in $SECONDS s"

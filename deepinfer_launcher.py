@@ -23,9 +23,11 @@ import os
 import re
 import shlex
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -34,6 +36,7 @@ CONTESTED = "deepinfer"  # the vendor's distribution, and the import package tha
 CORE = "deepinfer-core"
 ENVIRONMENT_EXIT_CODE = 3
 OUTPUT_EXIT_CODE = 1
+CRASHED_EXIT_CODE = 1
 INTERRUPTED_EXIT_CODE = 130
 BROKEN_PIPE_EXIT_CODE = 141
 
@@ -154,17 +157,28 @@ def _launch(command: Callable[[], int | None]) -> int:
         return BROKEN_PIPE_EXIT_CODE
     except OSError as error:
         if error.errno not in OUTPUT_ERRORS or error.filename is not None:
-            raise
+            return _crashed(error)
         _discard_output()
-        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _say(f"error: the output cannot be written: {error.strerror}")
         return OUTPUT_EXIT_CODE
+    except Exception as error:
+        return _crashed(error)
+
+
+def _crashed(error: Exception) -> int:
+    """A defect of ours: Python's own trace of it, or one JSON object; the exit status."""
+    if not _in_json():
+        raise error
+    trace = "".join(traceback.format_exception(error))
+    sys.stderr.write(_json_line(f"{type(error).__name__}: {error}", "critical", exception=trace))
+    return CRASHED_EXIT_CODE
 
 
 def _checked(command: Callable[[], int | None]) -> int:
     """`command` if the environment is sound; DeepInferError as a message and its exit status."""
     problem = environment_problem() or _directory_problem()
     if problem is not None:
-        print(problem, file=sys.stderr)
+        _say(problem)
         return ENVIRONMENT_EXIT_CODE
     try:
         from deepinfer.errors import DeepInferError
@@ -173,7 +187,7 @@ def _checked(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except DeepInferError as error:
-        print(f"error: {_printable(str(error))}", file=sys.stderr)
+        _say(f"error: {_printable(str(error))}")
         return error.exit_code
     except ModuleNotFoundError as error:
         return _missing_dependency(error)
@@ -202,6 +216,24 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _in_json() -> bool:
+    """Is every line on stderr a JSON object, as those of the logs are?"""
+    return os.environ.get("DEEPINFER_LOG_FORMAT") == "json"
+
+
+def _say(text: str) -> None:
+    """An error on stderr: `error: ...`, or one JSON object."""
+    line = _json_line(text.removeprefix("error: "), "error") if _in_json() else f"{text}\n"
+    sys.stderr.write(line)
+
+
+def _json_line(text: str, level: str, **fields: str) -> str:
+    """One line in the form of the logs."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text, **fields}
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
 def _printable(text: str) -> str:
     """`text` with other control characters than line breaks escaped: it may quote a file."""
     return "".join(
@@ -225,8 +257,10 @@ def _plain_warnings() -> Iterator[None]:
         line: str | None = None,
     ) -> str:
         if not Path(filename).is_relative_to(HERE / CONTESTED):
-            return usual(message, category, filename, lineno, line)
-        return f"warning: {_printable(str(message))}\n"
+            text = usual(message, category, filename, lineno, line)
+            return _json_line(text.strip(), "warning") if _in_json() else text
+        text = _printable(str(message))
+        return _json_line(text, "warning") if _in_json() else f"warning: {text}\n"
 
     warnings.formatwarning = plain
     try:
@@ -241,10 +275,9 @@ def _missing_dependency(error: ModuleNotFoundError) -> int:
     for requirement in (core.requires if core else None) or []:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]  # every one imports as it is named
         if "extra ==" not in requirement and error.name and error.name.split(".")[0] == name:
-            print(
+            _say(
                 f"error: the required package `{name}` is not installed: run ./build.sh in a"
-                f" checkout, or {_pip('install', requirement.strip())}",
-                file=sys.stderr,
+                f" checkout, or {_pip('install', requirement.strip())}"
             )
             return ENVIRONMENT_EXIT_CODE
     raise error

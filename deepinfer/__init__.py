@@ -1,7 +1,7 @@
 """DeepInfer: an inference engine for DeepSeek-V4.1 on any accelerator.
 
-`LLM` and `SamplingParams` are imported when they are first asked for, so that `import deepinfer`
-stays light.
+`LLM`, `SamplingParams` and `__version__` are looked up when they are first asked for, so that
+`import deepinfer` stays light.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from deepinfer.engine.llm import LLM
     from deepinfer.engine.sampling_params import SamplingParams
 
-__all__ = ["LLM", "SamplingParams"]
+    __version__: str
+
+__all__ = ["LLM", "SamplingParams", "__version__"]
 
 _HOMES = {
     "LLM": "deepinfer.engine.llm",
@@ -21,6 +23,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("deepinfer-core")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -49,6 +49,10 @@ class UnsupportedOperatorError(BackendError):
     """An operator call that nothing can run: operator, argument, value and what is supported."""
 
 
+class DeviceMemoryError(BackendError):
+    """What must be kept on the device does not fit into its memory; the message has the numbers."""
+
+
 class CheckpointError(DeepInferError):
     """Base of the errors about a checkpoint directory."""
 

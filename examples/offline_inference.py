@@ -1,15 +1,35 @@
-"""Offline inference, one process, no server: the main job of run.py as an example.
+"""Offline inference in one process, without a server.
 
     python examples/offline_inference.py
     python examples/offline_inference.py "Why is the sky blue?" --model_name DIRECTORY_OR_HUB_ID
 
-With no arguments it loads the bundled checkpoint and answers a default prompt, streaming the text,
-and ends with a summary. It takes the flags of run.py (`--help` lists them).
+Without a model it takes DEEPINFER_HF_MODEL_DIR, else the bundled checkpoint, whose weights are
+random. run.py and `deepinfer generate` do the same with more options.
 """
 
-import sys
+import argparse
 
-import deepinfer_launcher
+from deepinfer import LLM, SamplingParams
+
+PROMPTS = ["Once upon a time", "The answer is", "Hello, my name is"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Answer prompts together in one call.")
+    parser.add_argument("prompts", nargs="*", default=PROMPTS)
+    parser.add_argument("--model_name", help="checkpoint directory or Hub id")
+    parser.add_argument("--ep", type=int, default=1, help="devices for expert parallelism")
+    parser.add_argument("--max_tokens", type=int, default=16)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    given = parser.parse_args()
+
+    params = SamplingParams(temperature=given.temperature, max_tokens=given.max_tokens)
+    with LLM(given.model_name, expert_parallel_size=given.ep, progress=True) as llm:
+        # One result per prompt, in order; a prompt that is wrong fails alone.
+        for result in llm.generate(given.prompts, params):
+            print(f"> {result.prompt}\n{result.error or result.text}")
+            print(f"  {len(result.token_ids)} tokens, {result.finish_reason}\n")
+
 
 if __name__ == "__main__":
-    sys.exit(deepinfer_launcher.run(sys.argv[1:]))
+    main()

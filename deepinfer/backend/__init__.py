@@ -41,13 +41,16 @@ from deepinfer.backend.values import (
     PackedExperts,
     PackedLinear,
     PackedTable,
+    Packing,
     Projection,
     Routed,
     Routing,
     Selection,
     Source,
     TopLogprobs,
+    Weights,
     accumulation_dtype,
+    stored_bytes,
 )
 
 __all__ = [
@@ -94,6 +97,7 @@ __all__ = [
     "PackedExperts",
     "PackedLinear",
     "PackedTable",
+    "Packing",
     "Plan",
     "Pool",
     "Projection",
@@ -112,6 +116,7 @@ __all__ = [
     "Support",
     "Table",
     "TopLogprobs",
+    "Weights",
     "WindowSpan",
     "accumulation_dtype",
     "block_of",
@@ -119,4 +124,5 @@ __all__ = [
     "hookimpl",
     "primitive",
     "step",
+    "stored_bytes",
 ]

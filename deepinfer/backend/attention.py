@@ -67,7 +67,7 @@ class WindowSpan:
 class Attention(Dense):
     """Operators that read the caches."""
 
-    @primitive
+    @primitive(rows="queries.values", length="batch.max_context")
     def index_scores(
         self,
         queries: Activation,
@@ -89,7 +89,7 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="scores")
     def best_blocks(self, scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
         """The k best candidate blocks of each row: -> [T, k] int32, ascending, -1 filled.
 
@@ -98,7 +98,7 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="scores")
     def top(
         self, scores: Tensor, visible: Tensor, k: int, candidates: Tensor | None, size: int
     ) -> Tensor:
@@ -109,7 +109,7 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="queries", length="batch.max_context")
     def attend(
         self,
         queries: Tensor,
@@ -129,7 +129,7 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @step
+    @step(rows="latent.values", length="batch.max_context")
     def select(
         self,
         latent: Activation,
@@ -167,7 +167,7 @@ class Attention(Dense):
             candidates = self.best_blocks(scores, visible, size, weights.candidate_blocks)
         return Selection(indices, candidates)
 
-    @step
+    @step(rows="queries", length="batch.max_context")
     def attend_output(
         self,
         queries: Tensor,

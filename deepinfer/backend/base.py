@@ -11,9 +11,10 @@ from deepinfer.backend.device import Device
 from deepinfer.backend.engram import Engram
 from deepinfer.backend.experts import Experts
 from deepinfer.backend.hyper import HyperConnections
-from deepinfer.backend.operators import CallSpec, Support, operator_kind
+from deepinfer.backend.operators import CallSpec, Declaration, Support, declaration_of
 from deepinfer.backend.sampling import Sampling
 from deepinfer.backend.speculation import Speculation
+from deepinfer.backend.values import Packing, Weights
 
 FAMILIES: dict[str, type] = {
     "dense": Dense,
@@ -51,6 +52,18 @@ class Backend(Contract):
         """May this backend's own operator run the call? Asked once per call, before weights."""
         return Support.yes()
 
+    def supports_reference(self, call: CallSpec) -> Support:
+        """May the reference run the call on this device, in its plain torch operators?
+
+        Asked where the reference would fall in; a no sends the call to the host. Override it
+        where torch has gaps on the device (a dtype, a sort).
+        """
+        return Support.yes()
+
+    def packing(self, operator: str, weights: Weights) -> Packing | None:
+        """Memory that a packing operator of this backend takes; None where it does not say."""
+        return None
+
     @classmethod
     def native_operators(cls) -> frozenset[str]:
         """Names of the operators that this class overrides."""
@@ -59,16 +72,19 @@ class Backend(Contract):
         )
 
 
-def _collect() -> dict[str, str]:
-    found: dict[str, str] = {}
+def _collect() -> dict[str, Declaration]:
+    found: dict[str, Declaration] = {}
     for name in dir(Contract):
-        kind = operator_kind(getattr(Contract, name))
-        if kind is not None:
-            found[name] = kind
+        declaration = declaration_of(getattr(Contract, name))
+        if declaration is not None:
+            found[name] = declaration
     return found
 
 
-OPERATORS: dict[str, str] = _collect()
+DECLARATIONS: dict[str, Declaration] = _collect()
+"""Every operator of the contract by name, as it is declared."""
+
+OPERATORS: dict[str, str] = {name: one.kind for name, one in DECLARATIONS.items()}
 """Every operator of the contract by name: "primitive" or "step"."""
 
 

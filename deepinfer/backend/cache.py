@@ -58,7 +58,7 @@ class CompressorWeights:
 class Cache(Dense):
     """Operators that write and read the pools. Only these write in place."""
 
-    @primitive
+    @primitive(rows="values", length="batch.max_context", writes="region.pool.data")
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
         """Quantise values [T, D] into the entries [T] int64 of the rows' sequences, in place.
 
@@ -67,14 +67,14 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="entries", length="batch.max_context")
     def load(
         self, region: Region, sequence: Tensor, entries: Tensor, batch: Batch, dtype: torch.dtype
     ) -> Tensor:
         """Dequantised entries: sequence [M] and entries [M] int64 -> [M, D]; -1 gives zeros."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="values", length="batch.max_context", writes="state.members")
     def compress(
         self,
         values: Tensor,
@@ -94,22 +94,22 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="pairs", writes="pool.data")
     def copy(self, pool: Pool, pairs: Tensor) -> None:
         """Copy whole blocks inside a pool: pairs [P, 2] int64 of (from, to)."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="blocks")
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
         """Canonical images of blocks [M] int64: -> uint8 [M, image_bytes]."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="blocks", writes="pool.data")
     def import_(self, pool: Pool, blocks: Tensor, images: Tensor) -> None:
         """Write canonical images [M, image_bytes] uint8 into blocks [M] int64."""
         raise NotImplementedError
 
-    @step
+    @step(rows="x", length="batch.max_context")
     def norm_rope_store(
         self,
         x: Tensor,
@@ -127,7 +127,7 @@ class Cache(Dense):
         rotated = self.rope(normed, positions, frequencies, False, numerics)
         self.store(rotated, region, entries, batch)
 
-    @step
+    @step(rows="a.values", length="batch.max_context")
     def update_context(
         self,
         a: Activation,

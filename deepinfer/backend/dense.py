@@ -47,22 +47,22 @@ class AttentionWeights:
 class Dense:
     """Operators on rows, without cache and without state."""
 
-    @primitive
+    @primitive()
     def pack_vector(self, source: Source) -> Tensor:
         """A small unquantised tensor (norm weight, sink, bias) on the device, as stored."""
         raise NotImplementedError
 
-    @primitive
+    @primitive()
     def pack_linear(self, source: LinearSource) -> PackedLinear:
         """Take a matrix [M, K] once. Stored values are never rounded at load."""
         raise NotImplementedError
 
-    @primitive
+    @primitive()
     def pack_table(self, source: LinearSource) -> PackedTable:
         """Take a table [rows, width] whose rows are gathered; never dequantised as a whole."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="ids")
     def embed(self, table: PackedTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows of a bf16 or fp32 table: ids [T] int64 -> [T, H] in `dtype`.
 
@@ -70,7 +70,7 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="x")
     def quantise(self, x: Tensor, scheme: Scheme | None) -> Activation:
         """x [T, ..., K] with its block-scaled form; without a scheme just the values.
 
@@ -78,7 +78,7 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="a.values")
     def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
         """a [T, K] times w^T -> [T, M], accumulated in fp32 (float64 in float64) and rounded once.
 
@@ -89,12 +89,12 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="a.values")
     def grouped_linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
         """Block-diagonal matmul: a [T, G, K], w [G*M, K] -> [T, G, M]; rules of `linear`."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="x")
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, K] -> [T, K] in x's dtype.
 
@@ -103,7 +103,7 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="x")
     def rope(
         self,
         x: Tensor,
@@ -120,14 +120,14 @@ class Dense:
         """
         raise NotImplementedError
 
-    @step
+    @step(rows="x")
     def norm_quantise(
         self, x: Tensor, weight: Tensor, eps: float, scheme: Scheme | None
     ) -> Activation:
         """`rms_norm`, then `quantise` of the rounded result."""
         return self.quantise(self.rms_norm(x, weight, eps), scheme)
 
-    @step
+    @step(rows="a.values")
     def project(
         self, a: Activation, weights: AttentionWeights, positions: Tensor, numerics: Numerics
     ) -> Projection:
@@ -150,7 +150,7 @@ class Dense:
         window = self.rope(window, positions, weights.frequencies, False, numerics)
         return Projection(queries, latent, window)
 
-    @step
+    @step(rows="x")
     def logits(self, x: Tensor, norm: Tensor, eps: float, head: PackedLinear) -> Tensor:
         """Final norm and head: collapsed rows x [M, H] -> [M, V] fp32 (float64 in float64).
 

@@ -43,6 +43,14 @@ class Device:
         """Copy between host and device; may return before it is done. Blocking by default."""
         destination.copy_(source)
 
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """The tensor in host memory, complete when this returns: what a host operator reads."""
+        return tensor.to("cpu")
+
+    def from_host(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host on this device: what a host operator returned."""
+        return tensor.to(self.device)
+
     def stream(self) -> AbstractContextManager[object]:
         """A context in which work is ordered apart from the default stream; none by default."""
         return nullcontext()
@@ -55,7 +63,11 @@ class Device:
         return Plan()
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None] | None:
-        """A replayable form of `function` with fixed shapes, or None: run it eagerly."""
+        """A replayable form of `function` with fixed shapes, or None: run it eagerly.
+
+        A function that reaches an operator of the host cannot be captured: it raises
+        UnsupportedOperatorError while this method runs it.
+        """
         return None
 
     def collectives(self) -> str | None:

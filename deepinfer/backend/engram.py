@@ -46,7 +46,7 @@ class EngramWeights:
 class Engram(Dense):
     """Lookup, projection and gate of the n-gram memory."""
 
-    @primitive
+    @primitive(rows="history")
     def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
         """Table rows of each token's n-grams: history [T, n] int64 -> [T, C] int64.
 
@@ -55,7 +55,7 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="rows")
     def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
         """Rows [T, C] of an Engram table, concatenated: -> Activation [T, C*W].
 
@@ -64,7 +64,7 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="streams")
     def inject(
         self,
         streams: Tensor,
@@ -81,7 +81,7 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @step
+    @step(rows="streams")
     def engram(
         self, streams: Tensor, history: Tensor, weights: EngramWeights, blocked: Tensor
     ) -> Tensor:

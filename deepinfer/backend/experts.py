@@ -49,12 +49,12 @@ class MlpWeights:
 class Experts(Dense):
     """Operators of the mixture of experts."""
 
-    @primitive
+    @primitive()
     def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
         """Take the experts of one layer once, slot i from source i."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="logits")
     def route(
         self,
         logits: Tensor,
@@ -72,12 +72,12 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="a.values")
     def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
         """Send rows [T, H] to the processes and slots of their experts."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="gate")
     def swiglu(
         self, gate: Tensor, up: Tensor, limit: float, weights: Tensor | None, numerics: Numerics
     ) -> Activation:
@@ -88,7 +88,7 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="routed.activation.values")
     def expert_mlp(
         self, routed: Routed, experts: PackedExperts, limit: float, numerics: Numerics
     ) -> Routed:
@@ -99,7 +99,7 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="shared")
     def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
         """Sum the outputs of each row's experts and the shared expert's [T, H]: -> [T, H].
 
@@ -108,7 +108,7 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @step
+    @step(rows="a.values")
     def shared_mlp(
         self, a: Activation, weights: MlpWeights, limit: float, numerics: Numerics
     ) -> Tensor:
@@ -117,7 +117,7 @@ class Experts(Dense):
         up = self.linear(a, weights.w3, a.dtype)
         return self.linear(self.swiglu(gate, up, limit, None, numerics), weights.w2, a.dtype)
 
-    @step
+    @step(rows="a.values")
     def mixture(
         self,
         a: Activation,

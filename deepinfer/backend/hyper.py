@@ -58,7 +58,7 @@ class Advanced(NamedTuple):
 class HyperConnections(Dense):
     """Operators on the residual streams. Mixes are fp32 always (float64 in float64)."""
 
-    @primitive
+    @primitive(rows="streams")
     def mix(self, streams: Tensor, site: MixSite) -> Mix:
         """Predict the site's mix from streams [T, S, H] (model specification, 3.3).
 
@@ -66,12 +66,12 @@ class HyperConnections(Dense):
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="streams")
     def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
         """Sum of pre[s] * stream s, accumulated fp32 and rounded once: -> [T, H]."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="streams")
     def expand(self, out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
         """Write a sub-layer's output [T, H] back: -> new streams [T, S, H], one rounding.
 
@@ -79,7 +79,7 @@ class HyperConnections(Dense):
         """
         raise NotImplementedError
 
-    @step
+    @step(rows="streams")
     def enter(
         self, streams: Tensor, pre: Tensor, sub_layer: SubLayer, scheme: Scheme | None
     ) -> Entered:
@@ -89,7 +89,7 @@ class HyperConnections(Dense):
         activation = self.norm_quantise(collapsed, sub_layer.norm, sub_layer.norm_eps, scheme)
         return Entered(mix, activation)
 
-    @step
+    @step(rows="streams")
     def advance(
         self,
         out: Tensor,

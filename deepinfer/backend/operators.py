@@ -15,20 +15,48 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Fact = int | float | str | bool | None
 
 
-def primitive(function: _F) -> _F:
-    """Mark a method of a family as an operator without a default body."""
-    function.__operator__ = "primitive"  # type: ignore[attr-defined]
-    return function
+@dataclass(frozen=True)
+class Declaration:
+    """What the contract says of an operator beside its docstring.
+
+    kind: "primitive" or "step". rows, length: where a call's rows and length stand in its
+    arguments, as a dotted path from a parameter ("x", "a.values", "batch.max_context"): the size
+    of a tensor is that of its first axis, an integer is itself; "" where the arguments do not tell.
+    writes: path of the tensor that the operator writes in place; "" for none.
+    """
+
+    kind: str
+    rows: str = ""
+    length: str = ""
+    writes: str = ""
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """Ranges of a `CallSpec` that are known at call time, with their paths."""
+        paths = {"rows": self.rows, "length": self.length}
+        return {name: path for name, path in paths.items() if path}
 
 
-def step(function: _F) -> _F:
+def primitive(*, rows: str = "", length: str = "", writes: str = "") -> Callable[[_F], _F]:
+    """Mark a method of a family as an operator without a default body; see `Declaration`."""
+    return _declared(Declaration("primitive", rows, length, writes))
+
+
+def step(*, rows: str = "", length: str = "") -> Callable[[_F], _F]:
     """Mark a method of a family as an operator whose body is its definition."""
-    function.__operator__ = "step"  # type: ignore[attr-defined]
-    return function
+    return _declared(Declaration("step", rows, length))
 
 
-def operator_kind(function: object) -> str | None:
-    """ "primitive", "step", or None when the object is not an operator of the contract."""
+def _declared(declaration: Declaration) -> Callable[[_F], _F]:
+    def mark(function: _F) -> _F:
+        function.__operator__ = declaration  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def declaration_of(function: object) -> Declaration | None:
+    """The declaration of an operator, or None when the object is no operator of the contract."""
     return getattr(function, "__operator__", None)
 
 

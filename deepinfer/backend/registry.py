@@ -317,3 +317,8 @@ def reference_for(selected: Selected, backend: Backend) -> Backend:
     if selected.spec.name == REFERENCE:
         return backend
     return select(REFERENCE, require=False).create(str(backend.device))
+
+
+def host_reference() -> Backend:
+    """The reference on the host, for what a device cannot run."""
+    return select(REFERENCE, require=False).create("cpu")

@@ -1,99 +1,51 @@
 """Resolution: which function runs each operator, decided once at start.
 
-Order: the backend's own; else the step's default body, its inner calls resolved by the same
-table; else the reference's primitive on the backend's device. A fallback is never silent.
+Order: the backend's own; else the step's default body, its inner calls resolved by the same table;
+else the reference's primitive on the backend's device; else the same on the host, with copies. An
+operator that the backend answers for a sub-range is its own inside it and goes on in that order
+outside. A fallback is never silent.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from deepinfer.backend.base import OPERATORS, Backend, Contract
-from deepinfer.backend.device import Device
-from deepinfer.backend.operators import CallSpec, Support
-from deepinfer.errors import BackendContractError, DeepInferError, UnsupportedOperatorError
-
-Tap = Callable[[str, tuple[Any, ...], Any], Any]
-
-NATIVE = "native"
-COMPOSED = "composed"
-FALLBACK = "fallback"
-MISSING = "missing"
-
-NOT_OVERRIDDEN = "not overridden"
-
-_SERVICES = tuple(
-    name for name, value in vars(Device).items() if callable(value) and not name.startswith("_")
+from deepinfer.backend.answers import Question, Verdict, judge
+from deepinfer.backend.base import DECLARATIONS, OPERATORS, Backend
+from deepinfer.backend.bindings import (
+    COMPOSED,
+    FALLBACK,
+    HOST,
+    MISSING,
+    NATIVE,
+    NOT_OVERRIDDEN,
+    PROVIDERS,
+    Binding,
 )
-"""Methods of the device family: always the backend's, its own or the eager default."""
+from deepinfer.backend.bounded import Bounded
+from deepinfer.backend.functions import Function, Tap, guarded, missing
+from deepinfer.backend.host import Twins, on_host
+from deepinfer.backend.operators import CallSpec
+from deepinfer.backend.packing import PACKERS, Packer, host_packers, unreadable
+from deepinfer.backend.table import Operators, Shared
+from deepinfer.errors import UnsupportedOperatorError
 
-_PACKERS = {
-    "pack_linear": ("linear", "grouped_linear"),
-    "pack_table": ("embed", "gather"),
-    "pack_experts": ("expert_mlp",),
-}
-"""Operators that make an opaque value, and the primitives that read it."""
+__all__ = [
+    "COMPOSED",
+    "FALLBACK",
+    "HOST",
+    "MISSING",
+    "NATIVE",
+    "NOT_OVERRIDDEN",
+    "PROVIDERS",
+    "Binding",
+    "Operators",
+    "Tap",
+    "resolve",
+]
 
-
-@dataclass(frozen=True)
-class Binding:
-    """Who runs an operator: provider (native, composed, fallback, missing) and why."""
-
-    operator: str
-    kind: str
-    provider: str
-    reason: str = ""
-
-
-class Operators(Contract):
-    """The resolved table. Bound operators are instance attributes that shadow the contract's.
-
-    A composed step is the contract's own body, whose `self` is this table, so that its inner calls
-    are resolved by it too.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        bindings: Mapping[str, Binding],
-        functions: Mapping[str, Callable[..., Any]],
-        taps: tuple[Tap, ...] = (),
-    ) -> None:
-        """functions: what runs each operator that is not composed. taps: see `tapped`."""
-        self.backend = backend
-        self.device = backend.device
-        self.bindings = bindings
-        self._functions = functions
-        self._taps = taps
-        for service in _SERVICES:
-            setattr(self, service, getattr(backend, service))
-        for operator in OPERATORS:
-            if operator in functions:
-                setattr(self, operator, functions[operator])
-            if taps:
-                setattr(self, operator, _tapped(getattr(self, operator), operator, taps))
-
-    def providers(self, provider: str) -> list[str]:
-        """Names of the operators that a provider runs, sorted."""
-        return sorted(n for n, binding in self.bindings.items() if binding.provider == provider)
-
-    def tapped(self, tap: Tap) -> Operators:
-        """The same table, calling `tap(operator, arguments, result)` after every operator.
-
-        Arguments are in the order of the contract's signature, however they were passed. What the
-        tap returns replaces the result, unless it is None. Calls that a native operator makes on
-        its own are not seen. Taps of this table stay.
-        """
-        return Operators(self.backend, self.bindings, self._functions, (*self._taps, tap))
-
-    def summary(self) -> str:
-        """One line for start-up: how many operators are native, composed and fallback."""
-        counts = {name: len(self.providers(name)) for name in (NATIVE, COMPOSED, FALLBACK)}
-        return ", ".join(f"{count} {name}" for name, count in counts.items())
+Host = Callable[[], Backend]
 
 
 def resolve(
@@ -102,19 +54,23 @@ def resolve(
     reference: Backend,
     calls: Iterable[CallSpec],
     strict: bool = False,
+    host: Host | None = None,
 ) -> Operators:
     """Bind every operator of the contract for the given calls.
 
-    name: the backend's. reference: the reference on the backend's device. strict: a fallback is an
-    error (DEEPINFER_STRICT_OPERATORS). A call inside a step counts only where that step is
-    composed. Raises UnsupportedOperatorError when nothing can run a call, and
-    BackendContractError when `supports` raises or answers something else than `Support`.
+    name: the backend's. reference: the reference on the backend's device. strict: a call that the
+    reference would run is an error (DEEPINFER_STRICT_OPERATORS). host: makes the reference on the
+    host, when it is needed; None: what the reference cannot run on the device cannot run. A call
+    inside a step counts only where that step is composed.
+
+    Raises UnsupportedOperatorError, naming every such call, when nothing can run one, or when
+    strict; BackendContractError when `supports` raises or answers something else than `Support`.
     """
-    return _Resolution(name, backend, reference, calls, strict).table()
+    return _Resolution(name, backend, reference, calls, strict, host).table()
 
 
 class _Resolution:
-    """One run of `resolve`; answers of the backend are kept, so that each is asked for once."""
+    """One run of `resolve`; verdicts are kept, so that the backend is asked about a call once."""
 
     def __init__(
         self,
@@ -123,6 +79,7 @@ class _Resolution:
         reference: Backend,
         calls: Iterable[CallSpec],
         strict: bool,
+        host: Host | None,
     ) -> None:
         self.name = name
         self.backend = backend
@@ -130,8 +87,13 @@ class _Resolution:
         self.strict = strict
         self.is_reference = backend is reference or type(backend) is type(reference)
         self.native = type(backend).native_operators()
-        self._refusals: dict[str, str | None] = {}
+        self.shared = Shared()
+        self.twins = Twins()
+        self._make_host = host
+        self._host: Backend | None = None
+        self._verdicts: dict[str, Verdict] = {}
         self._calls: dict[str, list[CallSpec]] = {}
+        self._unsupported: list[str] = []
         for call in calls:
             if call.operator not in OPERATORS:
                 raise ValueError(f"{call.operator!r} is not an operator of the contract")
@@ -141,20 +103,18 @@ class _Resolution:
 
     def table(self) -> Operators:
         bindings: dict[str, Binding] = {}
-        functions: dict[str, Callable[..., Any]] = {}
-        for operator, kind in OPERATORS.items():
-            refusal = self.refusal(operator)
-            if refusal is None:
-                own = getattr(self.backend, operator)
-                guarded = own if self.is_reference else _guarded(own, self.name, operator)
-                functions[operator] = guarded
-                bindings[operator] = Binding(operator, kind, NATIVE)
-            elif kind == "step":
-                bindings[operator] = Binding(operator, kind, COMPOSED, refusal)
-            else:
-                bindings[operator] = self.fall_back(operator, refusal, functions)
-        self.check_packing(bindings)
-        table = Operators(self.backend, bindings, functions)
+        functions: dict[str, Function | Bounded] = {}
+        for operator in OPERATORS:
+            binding, function = self.bind(operator)
+            bindings[operator] = replace(binding, is_called=self.is_live(operator))
+            if function is not None:
+                functions[operator] = function
+        if self._unsupported:
+            raise UnsupportedOperatorError("\n".join(self._unsupported))
+        if self.strict:
+            self.refuse_fallbacks(bindings)
+        self.bind_packers(bindings, functions)
+        table = Operators(self.backend, bindings, functions, self.shared, self.packers(bindings))
         self.backend.operators = table
         self.reference.operators = table
         return table
@@ -165,148 +125,146 @@ class _Resolution:
             call
             for call in self._calls.get(operator, [])
             if call.step is None
-            or (self.refusal(call.step) is not None and bool(self.live(call.step)))
+            or (not self.verdict(call.step).is_whole and bool(self.live(call.step)))
         ]
 
-    def refusal(self, operator: str) -> str | None:
-        """Why the backend's own does not run an operator; None when it does."""
-        if operator not in self.native:
-            return NOT_OVERRIDDEN
-        if operator not in self._refusals:
-            self._refusals[operator] = _refusal(self.name, self.backend, self.live(operator))
-        return self._refusals[operator]
+    def is_live(self, operator: str) -> bool:
+        """Will the operator be called?"""
+        return bool(self.live(operator))
 
-    def fall_back(
-        self, operator: str, refusal: str, functions: dict[str, Callable[..., Any]]
-    ) -> Binding:
-        """Bind a primitive that the backend does not run to the reference's."""
-        calls = self.live(operator)
-        if operator in type(self.reference).native_operators():
-            reason = _refusal("reference", self.reference, calls)
+    def verdict(self, operator: str) -> Verdict:
+        """Whether the backend's own runs an operator."""
+        if operator not in self._verdicts:
+            self._verdicts[operator] = (
+                self.judged(self.name, self.backend.supports, operator)
+                if operator in self.native
+                else Verdict(NOT_OVERRIDDEN)
+            )
+        return self._verdicts[operator]
+
+    def judged(self, name: str, question: Question, operator: str) -> Verdict:
+        measured = DECLARATIONS[operator].measured
+        return judge(name, question, self.live(operator), measured)
+
+    def bind(self, operator: str) -> tuple[Binding, Function | Bounded | None]:
+        """Who runs an operator, and the function; None for a step's default body."""
+        verdict, kind = self.verdict(operator), OPERATORS[operator]
+        if verdict.is_whole:
+            return Binding(operator, kind, NATIVE), self.own(operator)
+        reason = verdict.refusal or verdict.reason
+        if kind == "step":
+            other, function = Binding(operator, kind, COMPOSED, reason), None
         else:
-            reason = "the reference does not implement it"
-        if reason is not None:
-            message = (
-                f"operator {operator!r} cannot run: backend {self.name!r}: {refusal}; "
-                f"reference: {reason}"
-            )
-            if calls:
-                raise UnsupportedOperatorError(f"{message}. The model calls {calls[0]}")
-            functions[operator] = _missing(message)
-            return Binding(operator, "primitive", MISSING, reason)
-        if self.strict and calls:
-            raise UnsupportedOperatorError(
-                f"operator {operator!r} is not native to backend {self.name!r} ({refusal}) and "
-                "DEEPINFER_STRICT_OPERATORS=1 forbids a fallback; unset it to use the reference's. "
-                f"The model calls {calls[0]}"
-            )
-        functions[operator] = getattr(self.reference, operator)
-        return Binding(operator, "primitive", FALLBACK, refusal)
+            other, function = self.fall_back(operator, reason)
+        if verdict.refusal is not None:
+            return other, function
+        bounds = tuple(sorted(verdict.bounds.items()))
+        binding = Binding(operator, kind, NATIVE, reason, bounds, other.provider)
+        inside, counts = self.own(operator), self.shared.counts
+        return binding, Bounded(operator, verdict.bounds, inside, function, other.provider, counts)
 
-    def check_packing(self, bindings: Mapping[str, Binding]) -> None:
-        """Refuse a table in which one provider would read what another one packed.
+    def own(self, operator: str) -> Function:
+        """The backend's function."""
+        own: Function = getattr(self.backend, operator)
+        return own if self.is_reference else guarded(own, self.name, operator)
 
-        A backend's packed values are opaque, so the reference cannot fall in for an operator that
-        takes them. (The other way round a backend may call the reference through `operators`.)
-        """
-        for packer, readers in _PACKERS.items():
-            foreign = getattr(type(self.backend), packer) is not getattr(
-                type(self.reference), packer
-            )
-            if bindings[packer].provider != NATIVE or not foreign:
-                continue
-            for reader in readers:
-                if bindings[reader].provider == FALLBACK and self.live(reader):
-                    raise UnsupportedOperatorError(
-                        f"backend {self.name!r} packs weights itself ({packer!r}), so the "
-                        f"reference cannot run {reader!r} on them for it: "
-                        f"{bindings[reader].reason}. A backend overrides {reader!r} for all these "
-                        f"calls, or leaves {packer!r} to the reference"
-                    )
-
-
-def _refusal(name: str, backend: Backend, calls: Iterable[CallSpec]) -> str | None:
-    """Why a backend does not run all of an operator's calls itself; None when it does."""
-    for call in calls:
-        support = _ask(name, backend, call)
-        if not support.supported:
-            return f"{call}: {support.reason}"
-        if support.ranges and not _covers(support.ranges, call):
-            bounds = ", ".join(f"{key} {low}..{high}" for key, (low, high) in support.ranges)
-            return f"{call}: supported only for {bounds} ({support.reason})"
-    return None
-
-
-def _ask(name: str, backend: Backend, call: CallSpec) -> Support:
-    try:
-        answer: object = backend.supports(call)
-    except Exception as error:
-        raise BackendContractError(
-            f"backend {name!r} raised in supports({call}): {type(error).__name__}: {error}. "
-            "It must answer with Support.yes(), Support.within(...) or Support.no(reason)"
-        ) from error
-    if not isinstance(answer, Support):
-        raise BackendContractError(
-            f"backend {name!r} answered supports({call}) with {answer!r}, "
-            "expected a deepinfer.backend.Support"
+    def fall_back(self, operator: str, refusal: str) -> tuple[Binding, Function]:
+        """Bind a primitive to the reference's: on the device, else on the host."""
+        here = self.reference_refusal(operator, self.reference, self.backend.supports_reference)
+        if here is None:
+            function = getattr(self.reference, operator)
+            return Binding(operator, "primitive", FALLBACK, refusal), function
+        there = None
+        if self._make_host is not None:
+            there = self.reference_refusal(operator, self.host())
+            if there is None:
+                reason = f"{refusal}; reference: {here}"
+                return Binding(operator, "primitive", HOST, reason), on_host(
+                    operator,
+                    getattr(self.host(), operator),
+                    self.backend,
+                    self.twins,
+                    self.shared.capture,
+                    self.shared.counts,
+                )
+        message = (
+            f"operator {operator!r} cannot run: backend {self.name!r}: {refusal}; reference: {here}"
         )
-    return answer
+        if there not in (None, here):
+            message += f"; on the host: {there}"
+        calls = self.live(operator)
+        if calls:
+            self._unsupported.append(f"{message}. The model calls {calls[0]}")
+        return Binding(operator, "primitive", MISSING, here), missing(message)
 
+    def reference_refusal(
+        self, operator: str, reference: Backend, device: Question | None = None
+    ) -> str | None:
+        """Why a reference does not run an operator, or the device refuses; None when it runs."""
+        if operator not in type(reference).native_operators():
+            return "the reference does not implement it"
+        questions: list[tuple[str, Question]] = [("reference", reference.supports)]
+        if device is not None:
+            questions.insert(0, (self.name, device))
+        for name, question in questions:
+            verdict = self.judged(name, question, operator)
+            if not verdict.is_whole:
+                return verdict.refusal or verdict.reason
+        return None
 
-def _covers(ranges: tuple[tuple[str, tuple[int, int]], ...], call: CallSpec) -> bool:
-    asked = dict(call.ranges)
-    return all(
-        key in asked and low <= asked[key][0] and asked[key][1] <= high
-        for key, (low, high) in ranges
-    )
+    def host(self) -> Backend:
+        """The reference on the host."""
+        if self._host is None:
+            assert self._make_host is not None
+            self._host = self._make_host()
+        return self._host
 
+    def refuse_fallbacks(self, bindings: dict[str, Binding]) -> None:
+        """Strict: one error about all that the reference would run of the model's calls."""
+        lines = []
+        for operator, binding in bindings.items():
+            if not binding.lacks:
+                continue
+            host = HOST in binding.providers
+            lines.append(
+                f"  operator {operator!r} is not native ({binding.reason}); the reference would "
+                f"run it{' on the host' if host else ''}"
+                f"{' outside that range' if binding.bounds else ''}. The model calls "
+                f"{self.live(operator)[0]}"
+            )
+        if lines:
+            raise UnsupportedOperatorError(
+                f"DEEPINFER_STRICT_OPERATORS=1 forbids a fallback, and backend {self.name!r} has "
+                f"{len(lines)}; unset it to use them:\n" + "\n".join(lines)
+            )
 
-def _missing(message: str) -> Callable[..., NoReturn]:
-    """Stands for an operator that nobody has and that the model did not announce."""
+    def bind_packers(
+        self, bindings: dict[str, Binding], functions: dict[str, Function | Bounded]
+    ) -> None:
+        """See that whoever reads a packed value has packed it."""
+        wrong = unreadable(self.name, self.backend, self.reference, bindings, self.is_live)
+        if wrong:
+            raise UnsupportedOperatorError(wrong)
+        for packer, alone in host_packers(bindings, self.is_live).items():
+            pack: Function = getattr(self.host(), packer)
+            if alone:
+                reason = "all that it packs is read on the host"
+                bindings[packer] = replace(bindings[packer], provider=HOST, reason=reason)
+                functions[packer] = pack
+                continue
+            own = functions[packer]
+            assert not isinstance(own, Bounded)  # no call of a packer has a range
+            bindings[packer] = replace(bindings[packer], remainder=HOST)
+            functions[packer] = self.twins.packer(own, pack)
 
-    def call(*args: Any, **kwargs: Any) -> NoReturn:
-        raise UnsupportedOperatorError(message)
-
-    return call
-
-
-def _guarded(function: Callable[..., Any], backend: str, operator: str) -> Callable[..., Any]:
-    """Turn an exception of a native operator into an error that names the backend.
-
-    IndexError passes: the contract raises it for ids outside a table.
-    """
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except (DeepInferError, IndexError):
-            raise
-        except Exception as error:
-            raise BackendContractError(
-                f"backend {backend!r} accepted operator {operator!r} and then raised "
-                f"{type(error).__name__}: {error}. This is a fault of the backend; "
-                "DEEPINFER_ACCELERATOR=reference runs without it."
-            ) from error
-
-    return call
-
-
-def _tapped(
-    function: Callable[..., Any], operator: str, taps: tuple[Tap, ...]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        arguments = _positional(operator, args, kwargs) if kwargs else args
-        for tap in taps:
-            replacement = tap(operator, arguments, result)
-            result = result if replacement is None else replacement
-        return result
-
-    return call
-
-
-def _positional(operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    signature = inspect.signature(getattr(Contract, operator))
-    return signature.bind(None, *args, **kwargs).args[1:]
+    def packers(self, bindings: dict[str, Binding]) -> dict[str, list[Packer]]:
+        """Who packs what, by operator. A vector of the host's is kept on the device."""
+        found: dict[str, list[Packer]] = {}
+        for operator in PACKERS:
+            for provider in bindings[operator].providers:
+                if provider == HOST and operator != "pack_vector":
+                    found.setdefault(operator, []).append(Packer(HOST, self.host()))
+                elif provider != MISSING:
+                    own = self.backend if provider == NATIVE else self.reference
+                    found.setdefault(operator, []).append(Packer(provider, own))
+        return found

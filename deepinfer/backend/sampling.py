@@ -42,12 +42,12 @@ class SamplingParameters:
 class Sampling:
     """Operators on logits."""
 
-    @primitive
+    @primitive(rows="logits")
     def mask(self, logits: Tensor, bits: Tensor) -> Tensor:
         """-inf where a token's bit is 0: logits [M, V], bits [M, ceil(V/32)] int32 -> [M, V]."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="logits")
     def process(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
         """Normalised log-probabilities after temperature, top-p, top-k and min-p: [M, V] fp32.
 
@@ -59,7 +59,7 @@ class Sampling:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="logprobs")
     def sample(self, logprobs: Tensor, seeds: Tensor, positions: Tensor, purpose: int) -> Tensor:
         """Draw one token per row: logprobs [M, V] -> ids [M] int64.
 
@@ -70,12 +70,12 @@ class Sampling:
         """
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="logprobs")
     def top_logprobs(self, logprobs: Tensor, k: int) -> TopLogprobs:
         """The k highest entries of each row, descending, ties to the lower id."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="target")
     def verify(
         self,
         target: Tensor,
@@ -87,7 +87,7 @@ class Sampling:
         """Accept drafts: target and draft log-probabilities [M, V], tokens [M] -> bool [M]."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="target")
     def residual(self, target: Tensor, draft: Tensor) -> Tensor:
         """Log-probabilities of max(p - q, 0) normalised: [M, V] each -> [M, V]."""
         raise NotImplementedError

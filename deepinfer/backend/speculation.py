@@ -14,32 +14,32 @@ from deepinfer.backend.operators import primitive
 class Speculation:
     """Device-side bookkeeping of accepted tokens, so that the host never waits."""
 
-    @primitive
+    @primitive(rows="lengths")
     def lengths_after(self, lengths: Tensor, rows: Tensor, accepted: Tensor) -> Tensor:
         """Committed lengths [N] int64 once `accepted` [N] of the step's `rows` [N] stand."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="sampled")
     def next_inputs(self, sampled: Tensor, drafts: Tensor, query_start: Tensor) -> Tensor:
         """Token ids of the next step's rows [T]: the sampled token, then its drafts [N, B]."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="history")
     def next_history(self, history: Tensor, token_ids: Tensor, query_start: Tensor) -> Tensor:
         """Compressed n-gram history [T, n] of the next step's rows."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="confidences")
     def split_budget(self, confidences: Tensor, budget: int) -> Tensor:
         """Rows per sequence [N] int64 that verify the most probable drafts within a budget."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="sampled")
     def draft_inputs(self, sampled: Tensor, lengths: Tensor, block: int, noise: int) -> Tensor:
         """Ids [N, block] of a draft block: the sampled token, then the noise token."""
         raise NotImplementedError
 
-    @primitive
+    @primitive(rows="hidden")
     def confidence(
         self, hidden: Tensor, markov: Tensor, weight: Tensor, temperature: Tensor
     ) -> Tensor:

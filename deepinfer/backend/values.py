@@ -7,6 +7,7 @@ Shapes: T rows of the batch, N sequences, H hidden, S residual streams, K inputs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -71,10 +72,14 @@ _KINDS = {"F8_E4M3": "fp8", "I8": "fp4", "BF16": "bf16", "F32": "fp32"}
 
 @dataclass(frozen=True)
 class LinearSource:
-    """A matrix as published: its weight and, for FP8 and FP4, the block scales of it."""
+    """A matrix as published: its weight and, for FP8 and FP4, the block scales of it.
+
+    resident: it must lie in the device's own memory, neither mapped nor on the host.
+    """
 
     weight: Source
     scale: Source | None = None
+    resident: bool = False
 
     @property
     def kind(self) -> str:
@@ -100,6 +105,42 @@ class ExpertSource:
     w1: LinearSource
     w2: LinearSource
     w3: LinearSource
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes, scales included."""
+        return self.w1.nbytes + self.w2.nbytes + self.w3.nbytes
+
+
+class Packing(NamedTuple):
+    """Bytes that packing takes, said before anything is read.
+
+    resident: stay on the packer's device. temporary: on it too, at the peak of one packing only.
+    mapped: stay in the files.
+    """
+
+    resident: int = 0
+    temporary: int = 0
+    mapped: int = 0
+
+    def beside(self, other: Packing) -> Packing:
+        """Both, one after the other."""
+        return Packing(
+            self.resident + other.resident,
+            max(self.temporary, other.temporary),
+            self.mapped + other.mapped,
+        )
+
+
+Weights = Source | LinearSource | Sequence[ExpertSource]
+"""What one of the packing operators takes."""
+
+
+def stored_bytes(weights: Weights) -> int:
+    """Bytes of the weights in the files, scales included."""
+    if isinstance(weights, Source | LinearSource):
+        return weights.nbytes
+    return sum(expert.nbytes for expert in weights)
 
 
 class PackedLinear:

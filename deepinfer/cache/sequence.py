@@ -160,7 +160,21 @@ class CacheManager:
 
     def can_reserve_rows(self, slots: Int64Array, stops: Int64Array) -> bool:
         """Is there room for the positions below `stops`, copies on write included?"""
-        blocks, pages = self.needed_rows(slots, stops)
+        return self._fit(slots, stops, *self.needed_rows(slots, stops))
+
+    def try_reserve_rows(self, slots: Int64Array, stops: Int64Array) -> bool:
+        """`reserve_rows` where `can_reserve_rows`, at the cost of one of them; was it so?"""
+        blocks, pages = self._growth(slots, stops)
+        wanted = int(blocks.sum()), int(pages.sum())
+        if not self._fit(slots, stops, *wanted):
+            return False
+        self._check_window(slots)
+        if any(wanted):
+            self._grow(slots, stops, blocks, pages)
+        return True
+
+    def _fit(self, slots: Int64Array, stops: Int64Array, blocks: int, pages: int) -> bool:
+        """Are so many blocks and pages free, and those for copies on write?"""
         if self.blocks.num_shared or self.pages.num_shared:
             written = self._shared(slots, stops)
             blocks += num_copies(written[0], self.blocks, self.block_table)
@@ -174,6 +188,18 @@ class CacheManager:
         when pages that the next row sees were freed already: take a sequence back by not
         committing rows.
         """
+        self._check_window(slots)
+        blocks, pages = self._growth(slots, stops)
+        wanted = int(blocks.sum()), int(pages.sum())
+        if not (self.blocks.can_allocate(wanted[0]) and self.pages.can_allocate(wanted[1])):
+            raise OutOfBlocksError(
+                f"{int(stops.max())} tokens need {wanted[0]} more context blocks and {wanted[1]} "
+                f"more window pages; free: {self.blocks.num_free} and {self.pages.num_free}"
+            )
+        self._grow(slots, stops, blocks, pages)
+
+    def _check_window(self, slots: Int64Array) -> None:
+        """ValueError where pages that the next row sees were freed already."""
         lost = self._first_seen_page(self.length[slots]) < self.first_page[slots]
         if lost.any():
             slot = int(slots[lost][0])
@@ -182,13 +208,11 @@ class CacheManager:
                 f"{self._first_seen_page(self.length[slot])}, but pages before "
                 f"{self.first_page[slot]} were freed; commit only what is final"
             )
-        blocks, pages = self._growth(slots, stops)
-        wanted = int(blocks.sum()), int(pages.sum())
-        if not (self.blocks.can_allocate(wanted[0]) and self.pages.can_allocate(wanted[1])):
-            raise OutOfBlocksError(
-                f"{int(stops.max())} tokens need {wanted[0]} more context blocks and {wanted[1]} "
-                f"more window pages; free: {self.blocks.num_free} and {self.pages.num_free}"
-            )
+
+    def _grow(
+        self, slots: Int64Array, stops: Int64Array, blocks: Int64Array, pages: Int64Array
+    ) -> None:
+        """Allocate so many blocks and pages more for each; ValueError beyond a table's width."""
         for name, table, used, more in (
             ("context blocks", self.block_table, self.num_blocks, blocks),
             ("window pages", self.page_table, self.num_pages, pages),
@@ -248,6 +272,8 @@ class CacheManager:
             )
         self.length[slots] = lengths
         gone = self._first_seen_page(lengths) - self.first_page[slots]
+        if gone.max(initial=0) <= 0:
+            return
         for count in np.unique(gone[gone > 0]).tolist():
             self._drop_pages(slots[gone == count], count)
 

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
+from deepinfer.backend import CallSpec, Mode
+from deepinfer.backend.bindings import COMPOSED, FALLBACK, NATIVE, PROVIDERS, Binding, described
 from deepinfer.backend.hooks import CONTRACT_VERSION
-from deepinfer.backend.registry import Installed, Selected, discover, reference_for
-from deepinfer.backend.resolution import COMPOSED, FALLBACK, NATIVE, resolve
+from deepinfer.backend.registry import (
+    Installed,
+    Selected,
+    discover,
+    host_reference,
+    installed_entry_points,
+    load,
+    reference_for,
+)
+from deepinfer.backend.resolution import resolve
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.cli.requirements import checkpoint_calls
+from deepinfer.engine import EngineOptions
 from deepinfer.errors import BackendError
+from deepinfer.model import plan_packing
 
 
-def backend_rows(skip: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """One plain record per installed backend, by name."""
-    return [_row(backend) for backend in discover(skip)]
+def backend_rows(
+    skip: Iterable[str] = (), checkpoint: Checkpoint | None = None
+) -> list[dict[str, Any]]:
+    """One plain record per installed backend, by name.
+
+    checkpoint: what its model calls is asked of every mode that can be asked here.
+    """
+    skip = tuple(skip)
+    rows = [_row(backend) for backend in discover(skip)]
+    if checkpoint is None:
+        return rows
+    options = EngineOptions()
+    calls = checkpoint_calls(checkpoint, options, options.numerics_for(checkpoint.config))
+    found = installed_entry_points(skip)
+    for row in rows:
+        for mode in row["modes"]:
+            installed = load(row["name"], found[row["name"]], mode["name"])
+            mode["checkpoint"] = _answer(installed, mode["name"], checkpoint, calls)
+    return rows
 
 
 def _row(backend: Installed) -> dict[str, Any]:
@@ -22,6 +53,7 @@ def _row(backend: Installed) -> dict[str, Any]:
         "name": backend.name,
         "distribution": backend.distribution,
         "usable": backend.usable,
+        "computes": spec.computes if spec else None,
         "rank": availability.rank if availability else None,
         "reasons": list(availability.reasons) if availability else [],
         "remedy": availability.remedy if availability else "",
@@ -51,6 +83,44 @@ def _operators(backend: Installed) -> dict[str, list[str]]:
     return {provider: table.providers(provider) for provider in (NATIVE, COMPOSED, FALLBACK)}
 
 
+def _answer(
+    backend: Installed, mode_name: str, checkpoint: Checkpoint, calls: list[CallSpec]
+) -> dict[str, Any]:
+    """Who runs each operator that the model calls, and the memory of its weights, in one mode.
+
+    "not_asked" with the reason instead, or "error" with what is missing.
+    """
+    mode = backend.spec.mode(mode_name) if backend.spec is not None else None
+    if backend.spec is None or mode is None or backend.hooks is None or not backend.usable:
+        return {"not_asked": f"not usable on this machine: {backend.reasons()}"}
+    if missing := _missing_variables(mode):
+        return {"not_asked": f"a process of this mode starts with {missing}"}
+    selected = Selected(backend.spec, mode, "listed", backend.hooks)
+    try:
+        created = selected.create()
+        reference = reference_for(selected, created)
+        table = resolve(backend.name, created, reference, calls, host=host_reference)
+    except BackendError as error:
+        return {"error": str(error)}
+    called = {name: one for name, one in table.bindings.items() if one.is_called}
+    return {
+        "operators": {name: one.to_dict() for name, one in called.items()},
+        "summary": _counts(called.values()),
+        "packing": plan_packing(checkpoint, table).to_dict(),
+    }
+
+
+def _missing_variables(mode: Mode) -> str:
+    """Variables of a mode that this process was not started with, as NAME=value."""
+    wanted = mode.environment.items()
+    return " ".join(f"{name}={value}" for name, value in wanted if os.environ.get(name) != value)
+
+
+def _counts(bindings: Iterable[Binding]) -> str:
+    providers = [binding.provider for binding in bindings]
+    return ", ".join(f"{providers.count(provider)} {provider}" for provider in PROVIDERS)
+
+
 def render(rows: list[dict[str, Any]]) -> str:
     """The records as text, the usable ones first."""
     version = ".".join(str(part) for part in CONTRACT_VERSION)
@@ -60,7 +130,9 @@ def render(rows: list[dict[str, Any]]) -> str:
         lines.append(f"{row['name']} ({row['distribution']}): {state}")
         for mode in row["modes"]:
             lines.append(f"  mode {mode['name']}: {mode['label']} [{mode['device']}]")
-        lines += _operator_lines(row["operators"])
+            lines += [f"    {line}" for line in _answer_lines(mode.get("checkpoint", {}))]
+        if not any("checkpoint" in mode for mode in row["modes"]):
+            lines += _operator_lines(row["operators"])
         for reason in row["reasons"]:
             lines.append(f"  - {reason}")
         if row["remedy"] and not row["usable"]:
@@ -71,6 +143,21 @@ def render(rows: list[dict[str, Any]]) -> str:
     if not rows:
         lines.append("no backend is installed")
     return "\n".join(lines)
+
+
+def _answer_lines(answer: dict[str, Any]) -> list[str]:
+    """What was answered about a checkpoint; nothing where none was given."""
+    if not answer:
+        return []
+    if "not_asked" in answer:
+        return [f"not asked: {answer['not_asked']}"]
+    if "error" in answer:
+        return [f"cannot run it: {answer['error']}"]
+    width = max((len(name) for name in answer["operators"]), default=0)
+    lines = [f"operators that the model calls: {answer['summary']}"]
+    for name, record in answer["operators"].items():
+        lines.append(f"  {name.ljust(width)}  {described(record)}")
+    return lines
 
 
 def _operator_lines(operators: dict[str, list[str]]) -> list[str]:

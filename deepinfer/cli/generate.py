@@ -1,39 +1,37 @@
 """`deepinfer generate`: a file of prompts in, a file of results out, one JSON object a line.
 
 At most `WINDOW` times max_num_seqs requests are in the engine; the input is read as they end, so it
-may be of any length. A wrong line costs that line.
+may be of any length: what is kept of each line is its digest, while the output is resumed, and a
+digest of its id. A wrong line costs that line.
 """
 
 from __future__ import annotations
 
-import io
 import queue
 import sys
-import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import typer
 
-from deepinfer.checkpoint.progress import progress_bar
 from deepinfer.cli.flags import Given, with_engine_flags
+from deepinfer.cli.input_lines import InputLines, RawLine
 from deepinfer.cli.interruption import DEFAULT_GRACE, Interrupted, interruptible
 from deepinfer.cli.main import Accelerator, AllowNull, Grace, Mode, Progress, invoke
 from deepinfer.cli.notes import note
-from deepinfer.cli.records import Line, ResultFile, Stream, digest_of, read_line
-from deepinfer.cli.run import sample_record
+from deepinfer.cli.progress import Rate, Show, counting
+from deepinfer.cli.records import Line, digest_of, metrics_of, outcome, read_line
+from deepinfer.cli.results import STDOUT, ResultFile, ResultStream, open_results
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
 from deepinfer.engine.llm import LLM, RequestHandle
-from deepinfer.engine.outputs import RequestMetrics, RequestOutput
+from deepinfer.engine.outputs import RequestOutput
 from deepinfer.errors import UsageError
 
-STDIO = "-"
 WINDOW = 2
-
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -47,8 +45,14 @@ def generate(
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", help='File of results; "-" for stdout.')
-    ] = STDIO,
-    resume: Annotated[bool, typer.Option("--resume", help="Skip what the output has.")] = False,
+    ] = STDOUT,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Skip lines that the output answers; failed and changed ones run again.",
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Results in the order of the lines.")
@@ -78,17 +82,21 @@ def generate(
     given.params({})  # refuse wrong flags before anything is loaded
     options = given.options()
     selected = choose(accelerator, mode)
-    with interruptible(grace):
+    with interruptible(grace) as interruption:
         try:
             with (
-                open_input(source) as lines,
-                closing(open_output(output, resume=resume, overwrite=overwrite)) as results,
+                closing(InputLines(source)) as lines,
+                closing(
+                    open_results(output, source, sys.stdout, resume=resume, overwrite=overwrite)
+                ) as results,
                 open_llm(
                     model, revision, selected, options, allow_null=allow_null, progress=progress
                 ) as llm,
             ):
                 batch = Batch(llm, results, given.sampling, ordered)
-                status = batch.run(lines, progress)
+                interruption.defer(batch.interrupt)
+                with counting("generate", enabled=progress) as show:
+                    status = batch.run(lines, llm.engine.limits.max_num_seqs * WINDOW, show)
                 note(f"{batch.done} done, {batch.failed} failed, {batch.skipped} done before")
                 note_summary(llm)
         except Interrupted as interrupted:
@@ -102,153 +110,115 @@ def main(arguments: Sequence[str]) -> int:
     return invoke(app, list(arguments), "deepinfer generate")
 
 
-def open_input(name: str) -> IO[bytes]:
-    """The input file, or stdin for "-"; UsageError where it cannot be read."""
-    try:
-        if name == STDIO:
-            return sys.stdin.buffer if hasattr(sys.stdin, "buffer") else io.BytesIO()
-        return open(name, "rb")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"input {name!r} cannot be read: {reason}") from error
-
-
-def open_output(name: str, *, resume: bool, overwrite: bool) -> ResultFile | Stream:
-    """The file of results, or stdout for "-"."""
-    if name != STDIO:
-        return ResultFile(Path(name), resume=resume, overwrite=overwrite)
-    if resume or overwrite:
-        raise UsageError("--resume and --overwrite need a file of results; name one with --output")
-    return Stream(sys.stdout)
-
-
 @dataclass
 class Batch:
     """One run over an input. ordered: results in the order of the lines."""
 
     llm: LLM
-    output: ResultFile | Stream
+    output: ResultFile | ResultStream
     defaults: Mapping[str, Any]
     ordered: bool = False
     done: int = 0
     failed: int = 0
     skipped: int = 0
+    _rate: Rate = field(default_factory=Rate)
     _events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     _running: dict[int, tuple[Line, RequestHandle]] = field(default_factory=dict)
-    _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _order: list[int] = field(default_factory=list)
-    _ids: set[Any] = field(default_factory=set)
+    _results: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _order: deque[int] = field(default_factory=deque)
+    _ids: set[int] = field(default_factory=set)
 
-    def run(self, source: IO[bytes], progress: bool = True) -> int:
-        """Answer every line: 0, 1 where one failed, or 128 + a signal that ended it early."""
-        room = threading.Semaphore(WINDOW * self.llm.engine.limits.max_num_seqs)
-        reader = threading.Thread(
-            target=self._read, args=(source, room), name="deepinfer-input", daemon=True
-        )
-        with progress_bar("lines", None, enabled=progress) as advance:
-            try:
-                reader.start()
-                self._work(room, advance)
-            except Interrupted as interrupted:
-                note(f"{interrupted}: {len(self._running)} requests are ended early", "warning")
-                self._end_early()
-                return interrupted.status
-        return 1 if self.failed else 0
+    def interrupt(self, interrupted: Interrupted) -> None:
+        """Begin nothing more, end what runs at its next step; may be called in a signal handler."""
+        self._events.put(interrupted)
 
-    def _read(self, source: IO[bytes], room: threading.Semaphore) -> None:
-        """Put the input's lines into the queue, as many as there is room for."""
-        try:
-            for number, data in enumerate(source, 1):
-                if data.strip():
-                    room.acquire()
-                    self._events.put((number, data))
-            self._events.put(None)
-        except Exception as error:
-            self._events.put(error)
+    def run(self, lines: InputLines, room: int, show: Show = lambda counts: None) -> int:
+        """Answer every line: 0, 1 where one failed, or 128 + a signal that ended it early.
 
-    def _work(self, room: threading.Semaphore, advance: Any) -> None:
+        room: lines that are in the engine, or wait to be written, at a time.
+        """
+        self.output.begin()
+        lines.start(room, self._events.put)
+        ended: Interrupted | None = None
         reading = True
         while reading or self._running:
             event = self._events.get()
-            if event is None:
-                reading = False
+            if isinstance(event, Interrupted):
+                ended, reading = event, False
+                note(f"{event}: {len(self._running)} requests are ended early", "warning")
+                for _, handle in self._running.values():
+                    handle.abort()
             elif isinstance(event, Exception):
                 raise UsageError(f"the input cannot be read: {event}") from event
-            elif isinstance(event[1], bytes):
-                if not self._start(*event):
-                    room.release()
-                    advance(1)
+            elif isinstance(event, RawLine):
+                if ended is None:
+                    self._release(lines, self._start(event))
+            elif event is None:
+                reading = False
             else:
-                line, _ = self._running.pop(event[0])
-                self._finish(line, event[1])
-                room.release()
-                advance(1)
+                number, output = event
+                line, _ = self._running.pop(number)
+                self._release(lines, self._write(line, _answer(line, output)))
+                self._rate.add(output.metrics.num_generation_tokens)
+            show(f"{self.done} done, {self.failed} failed, {self._rate.per_second:.1f} tokens/s")
+        if ended is not None:
+            return ended.status
+        self.output.finish()
+        return 1 if self.failed else 0
 
-    def _start(self, number: int, data: bytes) -> bool:
-        """Submit a line; False when it needs no request: done before, or wrong."""
-        if self.output.is_done(number, digest_of(data)):
+    def _release(self, lines: InputLines, count: int) -> None:
+        for _ in range(count):
+            lines.release()
+
+    def _start(self, raw: RawLine) -> int:
+        """Submit a line; how many lines have been dealt with by that."""
+        line = self._new_id(read_line(raw.number, raw.data, self.defaults))
+        if self.output.is_done(line.number, line.digest):
             self.skipped += 1
-            return False
-        line = read_line(number, data, self.defaults)
-        if not line.error and line.id is not None and line.id in self._ids:
-            line = Line(number, line.digest, line.id, error=f"id {line.id!r} occurred before")
-        self._ids.add(line.id)
+            return 1
         if self.ordered:
-            self._order.append(number)
+            self._order.append(line.number)
         if line.error:
-            self._write(line, {"error": line.error})
-            return False
-        events = self._events
+            return self._write(line, {"error": line.error})
+        number, events = line.number, self._events
         handle = self.llm.submit(
             line.prompt, line.params, on_done=lambda output: events.put((number, output))
         )
         self._running[number] = line, handle
-        return True
+        return 0
 
-    def _finish(self, line: Line, output: RequestOutput) -> None:
-        if output.error:
-            self._write(line, {"error": output.error, **_outcome(output)})
-        else:
-            self._write(line, _outcome(output))
+    def _new_id(self, line: Line) -> Line:
+        """The line; a wrong one where its id occurred before."""
+        if line.id is None:
+            return line
+        key = int(digest_of(repr(line.id).encode())[:16], 16)
+        if key in self._ids and not line.error:
+            return replace(line, prompt=None, params=None, error=f"id {line.id!r} occurred before")
+        self._ids.add(key)
+        return line
 
-    def _write(self, line: Line, record: dict[str, Any]) -> None:
-        """Write a result, or keep it until those before it are there."""
+    def _write(self, line: Line, record: dict[str, Any]) -> int:
+        """Write a result, or keep it until those before it are there; how many were written."""
         if "error" in record:
             self.failed += 1
             note(f"line {line.number} failed: {record['error']}", "error")
         else:
             self.done += 1
         own = {} if line.id is None else {"id": line.id}
-        result = {"line": line.number, "input": line.digest, **own, **record}
+        result = {"index": line.number, "digest": line.digest, **own, **record}
         if not self.ordered:
             self.output.write(result)
-            return
-        self._waiting[line.number] = result
-        while self._order and self._order[0] in self._waiting:
-            self.output.write(self._waiting.pop(self._order.pop(0)))
-
-    def _end_early(self) -> None:
-        """Abort what runs and write what there is of it."""
-        running, self._running = self._running, {}
-        for _, handle in running.values():
-            handle.abort()
-        for line, handle in running.values():
-            self._finish(line, handle.result())
+            return 1
+        self._results[line.number] = result
+        written = 0
+        while self._order and self._order[0] in self._results:
+            self.output.write(self._results.pop(self._order.popleft()))
+            written += 1
+        return written
 
 
-def _outcome(output: RequestOutput) -> dict[str, Any]:
-    """A finished request as plain values."""
-    record = sample_record(output.outputs[0])
-    if len(output.outputs) > 1:
-        record["outputs"] = [sample_record(one) for one in output.outputs]
-    if output.prompt_logprobs is not None:
-        record["prompt_logprobs"] = [one and one.raw for one in output.prompt_logprobs]
-    metrics: RequestMetrics = output.metrics
-    record["prompt_tokens"] = metrics.num_prompt_tokens
-    record["metrics"] = {
-        "queue_time": metrics.queue_time,
-        "time_to_first_token": metrics.time_to_first_token,
-        "inter_token_latency": metrics.inter_token_latency,
-        "total": metrics.total,
-    }
-    return record
+def _answer(line: Line, output: RequestOutput) -> dict[str, Any]:
+    """What became of a request."""
+    prompt = {"prompt": line.prompt} if isinstance(line.prompt, str) else {}
+    error = {"error": output.error} if output.error else {}
+    return {**prompt, **outcome(output), "metrics": metrics_of(output), **error}

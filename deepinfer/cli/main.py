@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json as json_module
 import sys
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from deepinfer.cli import bench
+from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.errors import UsageError
 
@@ -18,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 Accelerator = Annotated[
     str | None,
@@ -40,11 +44,30 @@ Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Bars o
 
 
 @app.command()
-def backends(json: Json = False) -> None:
-    """List installed backends: usable or why not, modes, contract versions."""
+def backends(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="Checkpoint directory or Hub id: who would run its model.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    json: Json = False,
+) -> None:
+    """List installed backends: usable or why not, modes, contract versions.
+
+    With a checkpoint, of which only headers are read, also who would run each operator of its
+    model, in every mode that can be asked here.
+    """
     from deepinfer.cli.backends import backend_rows, render
 
-    rows = backend_rows(environment.names(environment.SKIP_BACKENDS))
+    skip = environment.names(environment.SKIP_BACKENDS)
+    if checkpoint is None:
+        if revision is not None:
+            raise UsageError("--revision names a revision of a Hub id; give the id as CHECKPOINT")
+        rows = backend_rows(skip)
+    else:
+        from deepinfer.checkpoint import Checkpoint
+
+        with Checkpoint.open(checkpoint, revision=revision) as opened:
+            rows = backend_rows(skip, opened)
     print(json_module.dumps(rows, indent=2) if json else render(rows))
 
 
@@ -59,7 +82,7 @@ def env(json: Json = False) -> None:
     listing = list_environment()
     print(as_json(listing) if json else render(listing))
     for remark in listing.remarks():
-        print(remark, file=sys.stderr)
+        note(remark)
     raise typer.Exit(UsageError.exit_code if listing.refused else 0)
 
 
@@ -99,7 +122,7 @@ def inspect(
     def extra(opened: Checkpoint) -> list[Section]:
         sized = replace(options, max_model_len=plan_length(opened, length))
         listed = checkpoint_calls(opened, sized, sized.numerics_for(opened.config))
-        sections = [backend_section(selected, listed)]
+        sections = [backend_section(selected, opened, listed)]
         return [*sections, calls_section(listed)] if calls else sections
 
     print(run(checkpoint, batch=batch, length=length, revision=revision, json=json, extra=extra))
@@ -119,11 +142,13 @@ def golden(
     require: Annotated[
         str | None, typer.Option("--require", help='"all": uncovered items count as failed.')
     ] = None,
+    progress: Progress = True,
     json: Json = False,
 ) -> None:
     """Compare a backend with stored numbers of an independent implementation."""
+    from deepinfer.cli.progress import counting
     from deepinfer.cli.selection import choose
-    from deepinfer.conformance.golden import COMPUTES, run_golden
+    from deepinfer.conformance.golden import COMPUTES, Item, run_golden
 
     if require not in (None, "all"):
         raise UsageError(f'--require is {require!r}; allowed: "all"')
@@ -131,14 +156,23 @@ def golden(
     if directory is None:
         raise UsageError(f"no directory; give DIR or set {environment.GOLDEN_DIRECTORY}")
     selected = choose(accelerator, mode)
-    report = run_golden(
-        directory,
-        selected,
-        (compute,) if compute else COMPUTES,
-        require_all=require == "all",
-        strict=environment.flag(environment.STRICT_OPERATORS),
-        on_item=None if json else lambda item: print(item, flush=True),
-    )
+    watched = progress and (json or not sys.stdout.isatty())  # else the comparisons are printed
+    with counting("golden", enabled=watched) as show:
+        ended = itertools.count(1)
+
+        def on_item(item: Item) -> None:
+            show(f"{next(ended)} comparisons")
+            if not json:
+                print(item, flush=True)
+
+        report = run_golden(
+            directory,
+            selected,
+            (compute,) if compute else COMPUTES,
+            require_all=require == "all",
+            strict=environment.flag(environment.STRICT_OPERATORS),
+            on_item=on_item,
+        )
     if json:
         document = {
             "accelerator": selected.spec.name,
@@ -262,14 +296,30 @@ def main(arguments: list[str] | None = None) -> int:
 def invoke(application: typer.Typer, arguments: list[str] | None, name: str) -> int:
     """Run a typer application without letting it end the process: the exit status.
 
-    Usage errors are printed by typer; a DeepInferError and a closed pipe are left to the launcher.
+    Usage errors are printed by typer, or noted where notes are JSON; a DeepInferError and a closed
+    pipe are left to the launcher.
     """
     status: object = 0
+    command = typer.main.get_command(application)
     try:
-        typer.main.get_command(application).main(args=arguments, prog_name=name)
+        if in_json():
+            status = _noted(command, arguments, name)
+        else:
+            command.main(args=arguments, prog_name=name)
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         status = stop.code
     sys.stdout.flush()
     return status if isinstance(status, int) else int(status is not None)
+
+
+def _noted(command: Any, arguments: list[str] | None, name: str) -> object:
+    """Run a command whose usage errors are notes; the exit status."""
+    try:
+        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's usage errors have one
+            raise
+        note(error.format_message(), "error")
+        return getattr(error, "exit_code", UsageError.exit_code)

@@ -9,9 +9,14 @@ from datetime import UTC, datetime
 from deepinfer.config import environment
 
 
+def in_json() -> bool:
+    """Is every line on stderr a JSON object (DEEPINFER_LOG_FORMAT=json)?"""
+    return environment.text("DEEPINFER_LOG_FORMAT") == "json"
+
+
 def note(text: str, level: str = "info") -> None:
-    """One line of text on stderr; a JSON object under DEEPINFER_LOG_FORMAT=json, as logs are."""
-    if environment.text("DEEPINFER_LOG_FORMAT") == "json":
+    """One line of text on stderr; a JSON object where logs are."""
+    if in_json():
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
         text = json.dumps(record, ensure_ascii=False)

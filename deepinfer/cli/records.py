@@ -1,27 +1,26 @@
-"""Lines of `deepinfer generate`: what an input line asks for, and the file of results.
+"""What a line of the input of `deepinfer generate` asks for, and the line that answers it.
 
 An input line is a JSON object with one of `prompt` (a text), `prompt_token_ids` and `messages`, and
 optionally `id` and sampling parameters, by name beside them or in `sampling_params`. A result line
-has the number of its input line and a digest of it, by which a later run finds what is done.
+has the number of its input line (`index`, from 1) and a digest of it, by which a later run finds
+what is done.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from deepinfer.cli.input_lines import MOST_BYTES
 from deepinfer.engine import SamplingParams
-from deepinfer.errors import RequestError, UsageError
+from deepinfer.engine.outputs import CompletionOutput, RequestOutput
+from deepinfer.engine.request import TokenLogprobs
+from deepinfer.errors import NotBuiltYetError, RequestError
 
 PROMPTS = ("prompt", "prompt_token_ids", "messages")
-UNFINISHED = ("abort",)
-MOST_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,29 @@ def read_line(number: int, data: bytes, defaults: Mapping[str, Any]) -> Line:
     try:
         record = _object(data)
         own = record.pop("id", None)
-        if own is not None and not isinstance(own, str | int):
+        if own is not None and type(own) not in (str, int):
             raise RequestError(f"id is {own!r}; allowed: a text or an integer")
         prompt = _prompt(record)
-        nested = record.pop("sampling_params", None) or {}
+        nested = record.pop("sampling_params", None)
+        nested = {} if nested is None else nested
         if not isinstance(nested, dict):
             raise RequestError(f"sampling_params is {nested!r}; allowed: an object")
         twice = sorted(set(nested) & set(record))
         if twice:
             raise RequestError(f"{twice[0]!r} is in the line and in its sampling_params; give one")
         params = _params({**record, **nested}, defaults)
-    except RequestError as error:
+    except (RequestError, NotBuiltYetError) as error:
         return Line(number, digest, own, error=str(error))
     return Line(number, digest, own, prompt, params)
 
 
 def _object(data: bytes) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
-        raise RequestError(f"the line has {len(data)} bytes; allowed: {MOST_BYTES}")
+        raise RequestError(f"the line is too long; allowed: {MOST_BYTES} bytes")
     try:
-        record = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+        record = json.loads(
+            data.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_object_of
+        )
     except RecursionError:
         raise RequestError("the line is no JSON object: it is nested too deeply") from None
     except ValueError as error:
@@ -77,6 +79,16 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise RequestError(f"the line is {type(record).__name__}; allowed: a JSON object")
     return record
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a name that occurs twice would hide what came first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in one object")
+    return found
 
 
 def _no_number(text: str) -> Any:
@@ -93,6 +105,8 @@ def _prompt(record: dict[str, Any]) -> Any:
     if not isinstance(prompt, wanted):
         kind = "a text" if wanted is str else "a list"
         raise RequestError(f"{given[0]} is {type(prompt).__name__}; allowed: {kind}")
+    if given[0] == "prompt_token_ids" and not all(type(one) is int for one in prompt):
+        raise RequestError("prompt_token_ids is a list of integers; found something else in it")
     if given[0] == "messages" and not all(isinstance(one, dict) for one in prompt):
         raise RequestError("messages is a list of objects with role and content")
     return prompt
@@ -106,106 +120,51 @@ def _params(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingPara
             values["logit_bias"] = {int(token): value for token, value in bias.items()}
         except ValueError:
             raise RequestError(f"logit_bias is {bias!r}; allowed: ids and their biases") from None
-    for name in PROMPTS:
-        values.pop(name, None)
     return SamplingParams.from_names({**defaults, **values})
 
 
-class ResultFile:
-    """The file of results: whole lines, flushed one by one, found again by a later run.
-
-    A run that was killed leaves at most one torn line at the end, which the next one cuts off.
-    """
-
-    def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
-        """UsageError for a file that is there although neither option says what to do with it."""
-        self.path = path
-        self.done: dict[int, str] = {}
-        if resume and overwrite:
-            raise UsageError("--resume and --overwrite contradict each other; give one of them")
-        try:
-            if path.is_dir():
-                raise UsageError(f"output {str(path)!r} is a directory; name a file")
-            exists = path.exists() and path.stat().st_size > 0
-            if exists and not (resume or overwrite):
-                raise UsageError(
-                    f"output {str(path)!r} exists; --resume goes on where it ends, --overwrite "
-                    "replaces it"
-                )
-            if exists and resume:
-                self._keep_done()
-            self._file: IO[bytes] = open(path, "ab" if resume else "wb")
-        except OSError as error:
-            raise UsageError(f"output {str(path)!r} cannot be written: {error.strerror}") from error
-
-    def is_done(self, number: int, digest: str) -> bool:
-        """Has this very line a result already?"""
-        return self.done.get(number) == digest
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append one line and hand it to the system."""
-        self._file.write(json.dumps(record).encode() + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Write everything to the disk."""
-        with contextlib.suppress(OSError):  # a pipe or a terminal cannot
-            os.fsync(self._file.fileno())
-        self._file.close()
-
-    def _keep_done(self) -> None:
-        """Keep the results that are whole and good; others are computed again."""
-        kept: list[bytes] = []
-        dropped = 0
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                record = _result(line)
-                if record is None:
-                    if line.endswith(b"\n"):
-                        raise UsageError(
-                            f"line {number} of output {str(self.path)!r} is no result of this "
-                            "command; name another file, or use --overwrite"
-                        )
-                    dropped += 1
-                elif record.get("error") or record.get("finish_reason") in UNFINISHED:
-                    dropped += 1
-                else:
-                    kept.append(line)
-                    self.done[record["line"]] = record["input"]
-        if dropped:
-            temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-            with open(temporary, "wb") as file:
-                file.writelines(kept)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
+def outcome(output: RequestOutput) -> dict[str, Any]:
+    """A finished request as plain values: its first sample, all of several in `outputs`."""
+    record = _sample(output.outputs[0])
+    if len(output.outputs) > 1:
+        record["outputs"] = [_sample(one) for one in output.outputs]
+    if output.prompt_logprobs is not None:
+        record["prompt_logprobs"] = [one and _logprobs(one) for one in output.prompt_logprobs]
+    record["prompt_tokens"] = output.metrics.num_prompt_tokens
+    return record
 
 
-def _result(line: bytes) -> dict[str, Any] | None:
-    """A line of results, or None where it is none or torn."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    whole = isinstance(record, dict) and isinstance(record.get("line"), int)
-    return record if whole and isinstance(record.get("input"), str) else None
+def metrics_of(output: RequestOutput) -> dict[str, Any]:
+    """Seconds of a finished request; None for what it did not reach."""
+    metrics = output.metrics
+    return {
+        "queue_time": metrics.queue_time,
+        "time_to_first_token": metrics.time_to_first_token,
+        "inter_token_latency": metrics.inter_token_latency,
+        "total": metrics.total,
+    }
 
 
-class Stream:
-    """Results on stdout: nothing to resume."""
+def _sample(output: CompletionOutput) -> dict[str, Any]:
+    """One sample; log-probabilities where they were asked for."""
+    record: dict[str, Any] = {
+        "text": output.text,
+        "token_ids": output.token_ids,
+        "finish_reason": output.finish_reason,
+        "stop_reason": output.stop_reason,
+    }
+    if output.logprobs is not None:
+        record["logprobs"] = [_logprobs(one) for one in output.logprobs]
+    return record
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
 
-    def is_done(self, number: int, digest: str) -> bool:
-        """Never."""
-        return False
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Print one line."""
-        print(json.dumps(record), file=self._file, flush=True)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
+def _logprobs(one: TokenLogprobs) -> dict[str, Any]:
+    """Log-probabilities of one token; ids are texts, as names in JSON are."""
+    record: dict[str, Any] = {
+        "raw": one.raw,
+        "processed": one.processed,
+        "top": {str(token): value for token, value in one.top.items()},
+    }
+    if one.sum_smaller_probs is not None:
+        record["sum_smaller_probs"] = one.sum_smaller_probs
+    return record

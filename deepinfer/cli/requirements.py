@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from deepinfer.backend import CallSpec, Numerics
-from deepinfer.backend.registry import Selected, reference_for
-from deepinfer.backend.resolution import FALLBACK, Operators, resolve
+from deepinfer.backend.registry import Selected, host_reference, reference_for
+from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.inspect import Section
 from deepinfer.engine import EngineOptions, call_limits
 from deepinfer.errors import BackendError
-from deepinfer.model import model_calls
+from deepinfer.model import model_calls, plan_packing
 
 
 def checkpoint_calls(
@@ -27,29 +27,31 @@ def calls_section(calls: list[CallSpec]) -> Section:
     return Section(f"operator calls ({len(calls)})", rows, "calls", data, numbers=False)
 
 
-def backend_section(selected: Selected, calls: list[CallSpec]) -> Section:
+def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[CallSpec]) -> Section:
     """What the backend lacks for these calls: operators that others would run, and why."""
-    name = selected.spec.name
-    title = f"backend {name}, mode {selected.mode.name}"
+    title = f"backend {selected.spec.name}, mode {selected.mode.name}"
     try:
-        backend = selected.create()
-        table = resolve(name, backend, reference_for(selected, backend), calls)
+        table = resolved(selected, calls)
     except BackendError as error:
         row = ("cannot run it", str(error))
         return Section(title, [row], "backend", {"error": str(error)}, numbers=False)
-    needed = {call.operator for call in calls}
-    lacking = _lacking(table, needed)
-    rows = [("operators", table.summary())]
-    rows += [(operator, f"run by the reference: {reason}") for operator, reason in lacking]
+    plan = plan_packing(checkpoint, table)
+    lacking = [binding for binding in table.bindings.values() if binding.lacks]
+    rows = [("operators", table.summary()), ("memory", str(plan))]
+    rows += [(binding.operator, str(binding)) for binding in lacking]
     if not lacking:
         rows.append(("lacks", "nothing"))
-    data = {"name": name, "mode": selected.mode.name, "lacks": dict(lacking)}
+    data = {
+        "name": selected.spec.name,
+        "mode": selected.mode.name,
+        "lacks": {binding.operator: binding.to_dict() for binding in lacking},
+        "packing": plan.to_dict(),
+    }
     return Section(title, rows, "backend", data, numbers=False)
 
 
-def _lacking(table: Operators, needed: set[str]) -> list[tuple[str, str]]:
-    return [
-        (operator, table.bindings[operator].reason)
-        for operator in table.providers(FALLBACK)
-        if operator in needed
-    ]
+def resolved(selected: Selected, calls: list[CallSpec]) -> Operators:
+    """The table of the backend for these calls. Errors: those of `create` and `resolve`."""
+    backend = selected.create()
+    reference = reference_for(selected, backend)
+    return resolve(selected.spec.name, backend, reference, calls, host=host_reference)

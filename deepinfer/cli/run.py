@@ -18,13 +18,16 @@ from deepinfer.cli.interruption import DEFAULT_GRACE, Interrupted, interruptible
 from deepinfer.cli.main import Accelerator, AllowNull, Grace, Json, Mode, Progress, invoke
 from deepinfer.cli.notes import note
 from deepinfer.cli.prompts import read_prompts
+from deepinfer.cli.records import outcome
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm, summary
 from deepinfer.engine import SamplingParams
 from deepinfer.engine.llm import LLM, RequestHandle
-from deepinfer.engine.outputs import CompletionOutput, RequestDelta, RequestOutput
+from deepinfer.engine.outputs import RequestOutput
+from deepinfer.errors import UsageError
 
 DEFAULT_PROMPT = "Once upon a time there was a small chip that wanted to"
+WINDOW = 2
 DEFAULTS = {"temperature": 0.0, "max_tokens": 48}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -66,8 +69,10 @@ def run(
     All of them run together; answers come in the order of the prompts.
     """
     params, options = given.params(DEFAULTS), given.options()
+    if not json and (params.wants_logprobs or params.prompt_logprobs):
+        raise UsageError("log-probabilities are shown in JSON lines only; add --json")
     selected = choose(accelerator, mode)  # may re-execute the process: before stdin is read
-    with interruptible(grace):
+    with interruptible(grace) as interruption:
         try:
             texts = list(read_prompts(prompts or [], prompt_file))
             if not prompts and prompt_file is None:
@@ -77,8 +82,9 @@ def run(
             with open_llm(
                 model_name, revision, selected, options, allow_null=allow_null, progress=progress
             ) as llm:
-                job = _Job(llm, params, chat, json)
-                status = job.answer(texts)
+                job = Job(llm, params, chat, json)
+                interruption.defer(job.interrupt)
+                status = job.answer(texts, llm.engine.limits.max_num_seqs * WINDOW)
                 job.summarise()
         except Interrupted as interrupted:
             note(f"{interrupted}: ended before anything ran", "warning")
@@ -86,89 +92,97 @@ def run(
     raise typer.Exit(status)
 
 
-def _print_json(record: dict[str, Any]) -> None:
-    """One line in ASCII: whole in every encoding of stdout, and for every notion of a line."""
-    print(json_module.dumps(record), flush=True)
-
-
 @dataclass
 class _Answer:
-    """A prompt whose answer is under way. deltas end with None."""
+    """What is there of an answer before it is its turn to be printed."""
 
-    place: int
-    text: str
-    deltas: queue.SimpleQueue[RequestDelta | None] = field(default_factory=queue.SimpleQueue)
-    handle: RequestHandle | None = None
+    handle: RequestHandle
+    text: str = ""
+    output: RequestOutput | None = None
 
 
 @dataclass
-class _Job:
+class Job:
+    """The answers to some prompts, which run together and are printed in order.
+
+    The first one that is not complete is printed as it comes, unless as JSON or with n above 1.
+    """
+
     llm: LLM
     params: SamplingParams
-    chat: bool
-    json: bool
+    chat: bool = False
+    json: bool = False
+    _events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    _answers: dict[int, _Answer] = field(default_factory=dict)
 
-    def answer(self, texts: list[str]) -> int:
-        """Print the answers in order: 0, 1 where a request failed, or 128 + a signal."""
-        answers = [_Answer(place, text) for place, text in enumerate(texts)]
-        failed = done = 0
-        try:
-            for answer in answers:
-                self._submit(answer)
-            for answer in answers:
-                failed += not self._print(answer)
-                done += 1
-        except Interrupted as interrupted:
-            note(f"{interrupted}: {len(answers) - done} requests are ended early", "warning")
-            self._print_partial(answers[done:])
-            return interrupted.status
+    def interrupt(self, interrupted: Interrupted) -> None:
+        """Begin nothing more, end what runs at its next step; may be called in a signal handler."""
+        self._events.put(interrupted)
+
+    def answer(self, texts: Sequence[str], room: int) -> int:
+        """Print the answers: 0, 1 where a request failed, or 128 + a signal that ended it early.
+
+        room: requests that are in the engine, or wait to be printed, at a time.
+        """
+        failed = submitted = 0
+        ended: Interrupted | None = None
+        printed, last = 0, len(texts)
+        while printed < last:
+            while submitted < last and submitted - printed < room:
+                self._submit(submitted, texts[submitted])
+                if submitted == printed:
+                    self._begin(texts[printed])
+                submitted += 1
+            event = self._events.get()
+            if isinstance(event, Interrupted):
+                ended, last = event, submitted
+                note(f"{event}: {last - printed} requests are ended early", "warning")
+                for one in self._answers.values():
+                    one.handle.abort()
+                continue
+            place, new = event
+            answer = self._answers[place]
+            if isinstance(new, RequestOutput):
+                answer.output = new
+            elif place == printed:
+                print(new.text, end="", flush=True)
+            else:
+                answer.text += new.text
+            while (first := self._answers.get(printed)) is not None and first.output is not None:
+                failed += not self._complete(printed, texts[printed], first.output)
+                del self._answers[printed]
+                printed += 1
+                if (following := self._answers.get(printed)) is not None:
+                    self._begin(texts[printed], following.text)
+        if ended is not None:
+            return ended.status
         return 1 if failed else 0
 
-    def _submit(self, answer: _Answer) -> None:
-        prompt: Any = answer.text
-        if self.chat:
-            prompt = [{"role": "user", "content": answer.text}]
-        deltas = answer.deltas
+    def _submit(self, place: int, text: str) -> None:
+        prompt: Any = [{"role": "user", "content": text}] if self.chat else text
+        events = self._events
         streamed = not self.json and self.params.n == 1
-        answer.handle = self.llm.submit(
-            prompt,
-            self.params,
-            on_delta=deltas.put if streamed else None,
-            on_done=lambda output: deltas.put(None),
+        self._answers[place] = _Answer(
+            self.llm.submit(
+                prompt,
+                self.params,
+                on_delta=(lambda delta: events.put((place, delta))) if streamed else None,
+                on_done=lambda output: events.put((place, output)),
+            )
         )
 
-    def _print(self, answer: _Answer) -> bool:
-        """Print one answer as it comes; False when the request failed."""
-        assert answer.handle is not None
+    def _begin(self, prompt: str, text: str = "") -> None:
+        """It is this prompt's turn: print it, and what there is of its answer."""
         if not self.json:
-            print(f"> {answer.text}", flush=True)
-        while (delta := answer.deltas.get()) is not None:
-            print(delta.text, end="", flush=True)
-        return self._complete(answer, answer.handle.result())
+            print(f"> {prompt}\n{text}", end="", flush=True)
 
-    def _print_partial(self, answers: list[_Answer]) -> None:
-        """Print what there is of the answers that a signal cut short."""
-        for answer in answers:
-            if answer.handle is not None:
-                answer.handle.abort()
-        for place, answer in enumerate(answers):
-            if answer.handle is None:
-                continue
-            output = answer.handle.result()
-            if not self.json and place:
-                print(f"> {answer.text}", flush=True)
-            while (delta := answer.deltas.get()) is not None:
-                print(delta.text, end="", flush=True)
-            self._complete(answer, output)
-
-    def _complete(self, answer: _Answer, output: RequestOutput) -> bool:
+    def _complete(self, place: int, prompt: str, output: RequestOutput) -> bool:
+        """Print the rest of an answer; False where the request failed."""
+        error = {"error": output.error} if output.error else {}
         if output.error:
-            if self.json:
-                record = {"index": answer.place, "prompt": answer.text, "error": output.error}
-                _print_json(record)
-            note(f"request {answer.place} failed: {output.error}", "error")
-        elif self.json:
-            _print_json(_record(answer, output))
+            note(f"request {place} failed: {output.error}", "error")
+        if self.json:
+            _print_json({"index": place, "prompt": prompt, **outcome(output), **error})
         elif self.params.n > 1:
             for one in output.outputs:
                 print(f"[{one.index}] {one.text}", flush=True)
@@ -184,38 +198,9 @@ class _Job:
             note_summary(self.llm)
 
 
-def _record(answer: _Answer, output: RequestOutput) -> dict[str, Any]:
-    """One answer as a JSON record; further samples in `outputs`."""
-    record = {
-        "index": answer.place,
-        "prompt": answer.text,
-        **sample_record(output.outputs[0]),
-        "prompt_tokens": output.metrics.num_prompt_tokens,
-    }
-    if len(output.outputs) > 1:
-        record["outputs"] = [sample_record(one) for one in output.outputs]
-    return record
-
-
-def sample_record(output: CompletionOutput) -> dict[str, Any]:
-    """One sample as plain values; log-probabilities where they were asked for."""
-    record: dict[str, Any] = {
-        "text": output.text,
-        "token_ids": output.token_ids,
-        "finish_reason": output.finish_reason,
-        "stop_reason": output.stop_reason,
-    }
-    if output.logprobs is not None:
-        record["logprobs"] = [
-            {
-                "raw": one.raw,
-                "processed": one.processed,
-                "top": {str(token): value for token, value in one.top.items()},
-                **({"sum_smaller_probs": one.sum_smaller_probs} if one.sum_smaller_probs else {}),
-            }
-            for one in output.logprobs
-        ]
-    return record
+def _print_json(record: dict[str, Any]) -> None:
+    """One line in ASCII: whole in every encoding of stdout, and for every notion of a line."""
+    print(json_module.dumps(record), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from deepinfer.backend.registry import Selected, select
+from deepinfer.cli.notes import note
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
 from deepinfer.config.settings_check import check
@@ -35,9 +36,8 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
         os.execve(sys.executable, arguments, {**os.environ, **missing})
     check(settings, selected.spec)
     if name is None:
-        print(
+        note(
             f"accelerator {selected.spec.name} (best available; "
-            f"{environment.ACCELERATOR} names another)",
-            file=sys.stderr,
+            f"{environment.ACCELERATOR} names another)"
         )
     return selected

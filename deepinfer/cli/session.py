@@ -10,7 +10,7 @@ from typing import Any
 from deepinfer.backend.registry import Selected, refuse_null
 from deepinfer.backend.resolution import FALLBACK, NATIVE
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.notes import note
+from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
 from deepinfer.data import bundled_checkpoint, is_random
@@ -43,7 +43,7 @@ def open_llm(
             selected,
             options,
             strict=environment.flag(environment.STRICT_OPERATORS),
-            progress=progress,
+            progress=progress and not in_json(),
             settings=settings,
         )
         note(
@@ -51,6 +51,7 @@ def open_llm(
             f"numerics {engine.numerics.value}, compute {options.compute}; operators: "
             f"{engine.operators.summary()}"
         )
+        note(str(engine.packing))
         note(str(engine.sizes))
         if is_random(checkpoint.directory):
             note("this checkpoint has random weights: the text below is meaningless")
@@ -68,9 +69,9 @@ def summary(llm: LLM) -> dict[str, Any]:
         "native_operators": engine.operators.providers(NATIVE),
         "fallback_operators": engine.operators.providers(FALLBACK),
         "prefill_tokens_per_second": _rate(stats.prompt_tokens, stats.prefill_seconds),
-        "decode_tokens_per_second": _rate(stats.decode_rows, stats.decode_seconds),
+        "decode_tokens_per_second": _rate(stats.decode_tokens, stats.decode_seconds),
         "prefill_tokens": stats.prompt_tokens,
-        "decode_tokens": stats.decode_rows,
+        "decode_tokens": stats.decode_tokens,
         "requests": stats.request_success,
         "preemptions": stats.num_preemptions,
         "cache_bytes_per_token": engine.layout.bytes_per_token(),

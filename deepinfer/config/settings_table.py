@@ -135,6 +135,7 @@ ENGINE: tuple[Variable, ...] = (
         False,
         "Keeps the Engram tables in device memory.",
         "placement of Engram tables",
+        wired=True,
     ),
     works(
         "DEEPINFER_SAMPLER_FORCE_TOPK",

@@ -72,8 +72,10 @@ class TokenColumns:
             looked = ~drawn
             looked[drawn] = self.advance(slots[drawn], tokens[drawn])
             return looked
-        self.recent[slots, 1:] = self.recent[slots, :-1]
-        self.recent[slots, 0] = tokens
+        recent = np.empty((len(slots), self.recent.shape[1]), np.int64)
+        recent[:, 0] = tokens
+        recent[:, 1:] = self.recent[slots, :-1]
+        self.recent[slots] = recent
         known = self.known[slots] + 1
         self.known[slots] = known
         self.buffer.append(slots, tokens)
@@ -91,9 +93,10 @@ class TokenColumns:
             return operators.tensor(values, torch.int64)
 
         if plan.only_draws:
-            tokens = self.recent[plan.slots, 0]
+            recent = self.recent[plan.slots]
+            tokens = recent[:, 0]
             positions = plan.starts
-            history = self.history.of_recent(self.recent[plan.slots]) if self.history else None
+            history = self.history.of_recent(recent) if self.history else None
             rows = self._decode.of(len(counts), operators)
         else:
             bounds = plan.starts.tolist(), plan.stops.tolist()
@@ -113,9 +116,10 @@ class TokenColumns:
             context_lengths=tensor(plan.stops),
             slots=tensor(plan.slots),
             image_mask=rows.image_mask,
-            context=Table(tensor(cache.block_table[plan.slots, :blocks]), rows.zeros),
+            context=Table(tensor(cache.block_table[:, :blocks][plan.slots]), rows.zeros),
             window=Table(
-                tensor(cache.page_table[plan.slots, :pages]), tensor(cache.first_page[plan.slots])
+                tensor(cache.page_table[:, :pages][plan.slots]),
+                tensor(cache.first_page[plan.slots]),
             ),
             max_context=int(plan.stops.max()),
             history=tensor(history) if history is not None else None,

@@ -268,7 +268,7 @@ class EngineCore:
         rows = plan.drawing
         if not rows:
             return np.zeros(0, np.int64)
-        slots = plan.slots[plan.samples]
+        slots = plan.drawing_slots
         logits = self._head(residual, None if plan.only_draws else plan.last_rows[plan.samples])
         drawn = self.sampler.draw(logits, slots, rows, self.columns.known[slots])
         for place, logprobs in drawn.logprobs.items():
@@ -278,7 +278,7 @@ class EngineCore:
     def _commit(self, plan: Plan, ids: Int64Array) -> list[Request]:
         self._fork_siblings(plan)
         self.runner.cache.commit_rows(plan.slots, plan.stops)
-        slots = plan.slots[plan.samples]
+        slots = plan.drawing_slots
         self.scheduler.advanced(slots)
         looked = np.flatnonzero(self.columns.advance(slots, ids)).tolist()
         if not looked:

@@ -22,7 +22,7 @@ from deepinfer.backend import (
     Numerics,
     accumulation_dtype,
 )
-from deepinfer.backend.registry import Selected, reference_for
+from deepinfer.backend.registry import Selected, host_reference, reference_for
 from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
 from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import PromptTooLongError, RequestError, UsageError
-from deepinfer.model import Backbone, WeightLoader, model_calls
+from deepinfer.model import Backbone, PackingPlan, WeightLoader, model_calls, plan_packing
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
 
@@ -62,9 +62,9 @@ class Timing:
 
     def add(self, stats: EngineStats) -> None:
         """Add what an engine core has counted."""
-        self.prefill_tokens += stats.prompt_tokens
+        self.prefill_tokens += stats.prefill_tokens
         self.prefill_seconds += stats.prefill_seconds
-        self.decode_tokens += stats.decode_rows
+        self.decode_tokens += stats.decode_tokens
         self.decode_seconds += stats.decode_seconds
 
     def rates(self) -> tuple[float, float]:
@@ -90,6 +90,7 @@ class Engine:
         tokenizer: Tokenizer,
         history: NgramHistory | None,
         settings: Settings,
+        packing: PackingPlan,
     ) -> None:
         self.checkpoint = checkpoint
         self.config = checkpoint.config
@@ -103,6 +104,7 @@ class Engine:
         self.timing = Timing()
         self.layout = layout
         self.sizes = sizes
+        self.packing = packing
         self.settings = settings
         self.rules = SamplingRules.from_settings(settings, self.config.text.vocab_size)
         self.limits = _limits(options, sizes, settings, self.config)
@@ -132,6 +134,7 @@ class Engine:
     ) -> Engine:
         """Ask the backend for every call of the model, then read the weights.
 
+        DeviceMemoryError where the device has too little memory for them, before any is read.
         strict: a fallback is an error. layout: cache geometry other than the canonical one.
         settings: the environment's by default.
         """
@@ -143,8 +146,16 @@ class Engine:
         calls = model_calls(config, numerics, options.compute, call_limits(options, config))
         backend = selected.create()
         operators = resolve(
-            selected.spec.name, backend, reference_for(selected, backend), calls, strict
+            selected.spec.name,
+            backend,
+            reference_for(selected, backend),
+            calls,
+            strict,
+            host_reference,
         )
+        resident_tables = settings.flag("DEEPINFER_ENGRAM_FORCE_GPU_STORAGE")
+        packing = plan_packing(checkpoint, operators, resident_tables)
+        packing.check(selected.spec.name, operators.memory())
         history, pad = None, 0
         if config.text.engram_layer_ids:
             text = config.text
@@ -154,7 +165,7 @@ class Engine:
             history = NgramHistory(token_map, text.engram_max_ngram_size)
             pad = int(token_map[_pad_token(settings, config)])
         with progress_bar("layers", config.text.num_hidden_layers, enabled=progress) as advance:
-            weights = WeightLoader(checkpoint, operators, pad).load(advance)
+            weights = WeightLoader(checkpoint, operators, pad, resident_tables).load(advance)
         backbone = Backbone(config.text, weights, operators, numerics, options.dtype)
         layout = layout or CacheLayout(config.text)
         sizes = plan_sizes(
@@ -177,6 +188,7 @@ class Engine:
             tokenizer,
             history,
             settings,
+            packing,
         )
 
     @property

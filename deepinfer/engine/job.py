@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from deepinfer.engine.logs import RequestLogger
 from deepinfer.engine.outputs import (
     RequestDelta,
@@ -116,7 +114,7 @@ class Job:
             self._tell(self._delta(sequence, text))
 
     def _push(self, stream: TextStream, sequence: Sequence) -> str:
-        may_stop = sequence.output_length > self.params.min_tokens or not self.params.min_tokens
+        may_stop = not self.params.min_tokens or sequence.output_length > self.params.min_tokens
         return stream.push(int(sequence.output[-1]), may_stop)
 
     def _is_stop(self, sequence: Sequence) -> bool:
@@ -157,7 +155,7 @@ class Job:
             self.request_id,
             sequence.index,
             text,
-            [int(token) for token in np.asarray(sequence.output[sent:])],
+            sequence.output[sent:].tolist(),
             sequence.logprobs[sent:] if sequence.logprobs else None,
             sequence.finish_reason,
             sequence.stop_reason,

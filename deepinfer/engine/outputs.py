@@ -39,9 +39,9 @@ class CompletionOutput:
 class RequestMetrics:
     """Seconds and counts of one request.
 
-    arrival_time: when it was queued, seconds since the epoch. queue_time: until it was first scheduled. time_to_first_token: from its arrival to its first
-    token. inter_token_latency: mean between tokens of a sample. total: from arrival to its end.
-    Times that were not reached are None.
+    arrival_time: when it was queued, since the epoch. queue_time: until it was first scheduled.
+    time_to_first_token: from its arrival to its first token. inter_token_latency: mean between
+    tokens of a sample. total: from arrival to its end. Times that were not reached are None.
     """
 
     arrival_time: float | None = None

@@ -56,6 +56,7 @@ class Sequence:
     """One answer. tokens [>= known] int64 holds prompt and output; known counts them.
 
     error says why it ended without or before its last token; exception is what a step raised.
+    last_token_at: when it got its last token before a preemption.
     While it runs, its newest tokens may stand in a `TokenBuffer`; reading it takes them over.
     last_token_at: when it got its last token before a preemption.
     """

@@ -45,16 +45,26 @@ class Plan:
     copies: Copies
 
     @cached_property
+    def all_draw(self) -> bool:
+        """Does every sequence draw a token?"""
+        return bool(self.samples.all())
+
+    @cached_property
     def drawing(self) -> list[Running]:
         """The sequences that draw a token."""
-        if self.samples.all():
+        if self.all_draw:
             return self.sequences
         return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
 
-    @property
+    @cached_property
+    def drawing_slots(self) -> Int64Array:
+        """Slots of the sequences that draw a token."""
+        return self.slots if self.all_draw else self.slots[self.samples]
+
+    @cached_property
     def only_draws(self) -> bool:
         """Has every sequence one row, from which it draws?"""
-        return self.num_rows == len(self.sequences) and bool(self.samples.all())
+        return self.all_draw and self.num_rows == len(self.sequences)
 
     @property
     def last_rows(self) -> Int64Array:
@@ -178,22 +188,18 @@ class Scheduler:
         copies = self._make_room()
         if self.num_preempted == preempted:  # else it would come back at once, to be taken again
             self._admit()
-        slots = self._running_slots()
-        rows = self._rows[slots]
-        chosen = np.flatnonzero(rows)
-        if not len(chosen):
+        slots, rows = self._active()
+        if not len(slots):
             assert not self.running, "running sequences without a row: no step would end this"
             if self.waiting and not self._ended:
                 self._end(self.waiting.pop(0))
             return None
-        slots, rows = slots[chosen], rows[chosen]
         starts = self.cache.length[slots]
         stops = starts + rows
-        sequences = (
-            list(self.running)
-            if len(chosen) == len(self.running)
-            else [self.running[place] for place in chosen]
-        )
+        sequences = list(self.running)
+        if len(slots) < len(sequences):
+            chosen = np.flatnonzero(self._rows[self._running_slots()])
+            sequences = [sequences[place] for place in chosen.tolist()]
         return Plan(sequences, slots, starts, stops, stops == self._known[slots], copies)
 
     def release(self, sequences: Iterable[Running]) -> None:
@@ -218,6 +224,15 @@ class Scheduler:
             self._changed = False
         return self._slots
 
+    def _active(self) -> tuple[Int64Array, Int64Array]:
+        """Slots and rows of the running sequences that have any in this step."""
+        slots = self._running_slots()
+        rows = self._rows[slots]
+        if rows.all():
+            return slots, rows
+        chosen = rows > 0
+        return slots[chosen], rows[chosen]
+
     def _planned_rows(self) -> int:
         return int(self._rows[self._running_slots()].sum())
 
@@ -229,6 +244,9 @@ class Scheduler:
         known = self._known[slots]
         missing = known - self.cache.length[slots]
         budget = self.limits.rows_for(int(known.max()))
+        if len(slots) <= budget and int(missing.max()) == 1:  # all decode: none has less
+            self._rows[slots] = 1
+            return
         wanted = np.minimum(missing, min(self._most_rows, budget))
         before = np.cumsum(wanted) - wanted
         rows = np.clip(budget - before, 0, wanted)
@@ -242,12 +260,10 @@ class Scheduler:
         Returns the copies that give their sequences blocks of their own where they write.
         """
         while True:
-            slots = self._running_slots()
-            active = slots[self._rows[slots] > 0]
-            stops = self.cache.length[active] + self._rows[active]
-            if self.cache.can_reserve_rows(active, stops):
-                self.cache.reserve_rows(active, stops)
-                return self.cache.writable(active, stops)
+            slots, rows = self._active()
+            stops = self.cache.length[slots] + rows
+            if self.cache.try_reserve_rows(slots, stops):
+                return self.cache.writable(slots, stops)
             self._preempt()
 
     def _preempt(self) -> None:

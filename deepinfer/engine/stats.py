@@ -66,7 +66,7 @@ class EngineStats:
     (both), request_time_per_output_token_seconds (decode time per token after the first),
     e2e_request_latency_seconds, request_prompt_tokens, request_generation_tokens.
 
-    prefill_seconds, decode_seconds: time of steps, shared by rows; decode_rows: rows of sequences
+    prefill_seconds, decode_seconds: time of steps, shared by rows; decode_tokens: rows of sequences
     past their prompt. timers: parts of a step on the host.
     """
 
@@ -91,10 +91,15 @@ class EngineStats:
     request_inference_time_seconds: DistributionStats
     request_prompt_tokens: DistributionStats
     request_generation_tokens: DistributionStats
-    decode_rows: int
+    decode_tokens: int
     prefill_seconds: float
     decode_seconds: float
     timers: dict[str, TimerStats] = field(default_factory=dict)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """`prompt_tokens`, as the counterpart of `decode_tokens`."""
+        return self.prompt_tokens
 
     @property
     def kv_cache_usage_perc(self) -> float:
@@ -139,7 +144,7 @@ class Stats:
         self._prompt_length: Int64Array = np.zeros(slots, np.int64)
         self._arrival = np.zeros(slots)
         self._last_token = np.zeros(slots)
-        self.steps = self.prompt_tokens = self.generation_tokens = self.decode_rows = 0
+        self.steps = self.prompt_tokens = self.generation_tokens = self.decode_tokens = 0
         self.prefill_seconds = self.decode_seconds = 0.0
         self._reasons: dict[str, int] = {}
         self._iteration_tokens = Distribution()
@@ -181,7 +186,7 @@ class Stats:
         with self._lock:
             self.steps += 1
             self.prompt_tokens += total - decoding
-            self.decode_rows += decoding
+            self.decode_tokens += decoding
             self.generation_tokens += len(drawn)
             self.prefill_seconds += seconds * (total - decoding) / total
             self.decode_seconds += seconds * decoding / total
@@ -246,7 +251,7 @@ class Stats:
                 iteration_tokens=self._iteration_tokens.stats(),
                 time_to_first_token_seconds=self._first_token.stats(),
                 inter_token_latency_seconds=self._between_tokens.stats(),
-                decode_rows=self.decode_rows,
+                decode_tokens=self.decode_tokens,
                 prefill_seconds=self.prefill_seconds,
                 decode_seconds=self.decode_seconds,
                 timers=self._timers.stats(),

@@ -47,6 +47,9 @@ class TextStream:
         return self._take(self._decoder.finish(), final=True)
 
     def _take(self, delta: str, final: bool) -> str:
+        if not self._stop:  # nothing is ever held back
+            self.text += delta
+            return delta
         if self.stopped is not None:
             return ""
         self._held += delta

@@ -45,10 +45,8 @@ class Timer:
 
     def __enter__(self) -> None:
         if self._timers.profiling:
-            opened: AbstractContextManager[object]
-            opened = torch.profiler.record_function(f"deepinfer:{self.name}")
-            opened.__enter__()
-            self._range = opened
+            self._range = _range_of(self.name)
+            self._range.__enter__()
         self._started = time.perf_counter()
 
     def __exit__(
@@ -90,6 +88,11 @@ class Timers:
     def stats(self) -> dict[str, TimerStats]:
         """Every part by name, in order."""
         return {name: timer.stats() for name, timer in self._timers.items()}
+
+
+def _range_of(name: str) -> AbstractContextManager[object]:
+    """The range of a part in a profile."""
+    return torch.profiler.record_function(f"deepinfer:{name}")
 
 
 def timer_line(timers: dict[str, TimerStats]) -> str:

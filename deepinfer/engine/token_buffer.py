@@ -37,9 +37,11 @@ class TokenBuffer:
 
     def append(self, slots: Int64Array, tokens: Int64Array) -> None:
         """One token for each of these slots."""
-        self.tokens[slots, self.count[slots]] = tokens
-        self.count[slots] += 1
-        for slot in slots[self.count[slots] == WIDTH].tolist():
+        count = self.count[slots]
+        self.tokens[slots, count] = tokens
+        count += 1
+        self.count[slots] = count
+        for slot in slots[count == WIDTH].tolist():
             owner = self._owners[slot]
             assert owner is not None
             owner.take_tokens()

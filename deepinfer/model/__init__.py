@@ -2,6 +2,7 @@
 
 from deepinfer.model.backbone import Backbone, Residual, Selections
 from deepinfer.model.calls import model_calls
+from deepinfer.model.packing import PackingPlan, plan_packing
 from deepinfer.model.rotary import inverse_frequencies, layer_frequencies
 from deepinfer.model.weights import BackboneWeights, LayerWeights, WeightLoader
 
@@ -9,10 +10,12 @@ __all__ = [
     "Backbone",
     "BackboneWeights",
     "LayerWeights",
+    "PackingPlan",
     "Residual",
     "Selections",
     "WeightLoader",
     "inverse_frequencies",
     "layer_frequencies",
     "model_calls",
+    "plan_packing",
 ]

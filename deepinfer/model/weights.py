@@ -6,7 +6,7 @@ Source: model specification, section 2.2. Backends pack; nothing here touches a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,8 +63,16 @@ class BackboneWeights:
 class WeightLoader:
     """Reads a checkpoint's text component through a backend's pack operators."""
 
-    def __init__(self, checkpoint: Checkpoint, operators: Contract, pad_id: int) -> None:
-        """pad_id: compressed id that stands for absent n-gram history."""
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        operators: Contract,
+        pad_id: int,
+        resident_tables: bool = False,
+    ) -> None:
+        """pad_id: compressed id that stands for absent n-gram history. resident_tables: Engram's
+        tables must lie in the device's memory."""
+        self._resident_tables = resident_tables
         self._checkpoint = checkpoint
         self._operators = operators
         self._text: TextConfig = checkpoint.config.text
@@ -186,8 +194,9 @@ class WeightLoader:
     def _engram(self, prefix: str, layer: int) -> EngramWeights:
         constants = self._text.engram_hashes[layer]
         tensor = self._operators.tensor
+        table = self._checkpoint.linear(f"{prefix}.embed")
         return EngramWeights(
-            table=self._operators.pack_table(self._checkpoint.linear(f"{prefix}.embed")),
+            table=self._operators.pack_table(replace(table, resident=self._resident_tables)),
             hash=NgramHash(
                 multipliers=tensor(constants.multipliers, torch.int64),
                 primes=tensor(constants.primes, torch.int64),

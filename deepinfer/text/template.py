@@ -51,8 +51,9 @@ def encode_chat(
     messages: mappings with `role` (system, user, assistant, latest_reminder), `content` (a string
     or a list of {"type": "text", "text": ...}) and, for an assistant, `reasoning_content`, which
     is dropped as the format demands. thinking: open the answer with reasoning; `effort` is then
-    low, high (default), xhigh (the same) or max. Errors: RequestError for a bad message or option, NotBuiltYetError
-    for images, tools and prefix continuation, TokenizerError where the file lacks a token needed.
+    low, high (default), xhigh (the same) or max. Errors: RequestError for a bad message or option,
+    NotBuiltYetError for images, tools and prefix continuation, TokenizerError where the file lacks
+    a token needed.
     """
     ids: list[int] = []
     for segment in chat_segments(messages, thinking, effort):

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from deepinfer.backend import FAMILIES, OPERATORS, Backend, Contract, Device, family_of
-from deepinfer.backend.operators import operator_kind
+from deepinfer.backend.operators import declaration_of
 
 # Changing this list is a change of the contract: raise CONTRACT_VERSION with it.
 PRIMITIVES = {
@@ -75,7 +75,7 @@ def test_family_of_something_else() -> None:
 
 
 def test_kind_of_what_is_no_operator() -> None:
-    assert operator_kind(Contract.workspace) is None
+    assert declaration_of(Contract.workspace) is None
 
 
 def test_only_operators_and_services_are_public() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from deepinfer.cache import CacheLayout, CacheManager, OutOfBlocksError, SequenceCache
@@ -65,6 +66,19 @@ def test_reserve_changes_no_length() -> None:
     cache = manager.open()
     manager.reserve(cache, 17)
     assert (cache.length, cache.first_page) == (0, 0)
+
+
+@pytest.mark.parametrize(("blocks", "pages"), [(1, 64), (64, 4), (64, 64)])
+def test_trying_reserves_where_it_fits_and_takes_nothing_elsewhere(blocks: int, pages: int) -> None:
+    manager = manager_of(small_layout(), blocks=blocks, pages=pages)
+    cache = manager.open()
+    slots = np.array([cache.slot])
+    assert manager.try_reserve_rows(slots, np.array([16]))
+    before = cache.blocks, cache.pages
+    fits = manager.can_reserve(cache, 17)
+    assert manager.try_reserve_rows(slots, np.array([17])) is fits is (blocks == pages)
+    assert (len(cache.blocks), len(cache.pages)) == ((2, 5) if fits else (1, 4))
+    assert fits or (cache.blocks, cache.pages) == before
 
 
 @pytest.mark.parametrize(("blocks", "pages"), [(1, 64), (64, 4)])

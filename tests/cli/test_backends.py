@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.backend import CONTRACT_VERSION, Availability, Mode
+from deepinfer.backend import CONTRACT_VERSION, Availability, CallSpec, Mode, Support
+from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli import backends
 from deepinfer.cli.backends import backend_rows, render
 from deepinfer.cli.main import main
@@ -70,6 +71,7 @@ def test_records(three: None) -> None:
         "name": "good",
         "distribution": "dist-good",
         "usable": True,
+        "computes": True,
         "rank": 7,
         "reasons": ["2 chips"],
         "remedy": "",
@@ -139,3 +141,115 @@ def test_backend_that_cannot_be_created_says_why(install: Install) -> None:
     assert "  backend 'chip' (distribution dist-chip) raised in deepinfer_create: OSError: no" in (
         render(backend_rows())
     )
+
+
+class Partial(ReferenceBackend):
+    """One operator for a sub-range, one refused that the reference cannot run here either."""
+
+    @classmethod
+    def native_operators(cls) -> frozenset[str]:
+        return frozenset({"rms_norm", "attend"})
+
+    def supports(self, call: CallSpec) -> Support:
+        if call.operator == "rms_norm":
+            return Support.within("one tile", rows=(1, 16))
+        return Support.no("no softmax")
+
+    def supports_reference(self, call: CallSpec) -> Support:
+        return Support.no("no exp") if call.operator == "attend" else Support.yes()
+
+
+@pytest.fixture
+def asked(
+    install: Install, small_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, dict[str, Any]]:
+    """What two modes of a backend, one of which needs another process, and others answer."""
+    monkeypatch.delenv("CHIP_SIMULATED", raising=False)
+    elsewhere = Mode("elsewhere", "a simulator", "cpu", {"CHIP_SIMULATED": "1"})
+    install(
+        entry("reference", create=lambda mode, device: ReferenceBackend(device)),
+        entry(
+            "chip",
+            answer=spec("chip", modes=(HARDWARE, elsewhere)),
+            create=lambda mode, device: Partial(device),
+        ),
+        entry("absent", availability=Availability(False, 9, ("no chip",), "buy one")),
+        FakeEntry("bad", ImportError("libbad.so")),
+    )
+    with Checkpoint.open(small_directory) as checkpoint:
+        rows = backend_rows((), checkpoint)
+    return {row["name"]: row for row in rows}
+
+
+def answers(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [mode["checkpoint"] for mode in row["modes"]]
+
+
+def test_checkpoint_is_asked_of_every_mode_that_can_be(asked: dict[str, dict[str, Any]]) -> None:
+    hardware, elsewhere = answers(asked["chip"])
+    operators = hardware["operators"]
+    assert operators["rms_norm"]["provider"] == "native"
+    assert operators["rms_norm"]["bounds"] == {"rows": [1, 16]}
+    assert operators["rms_norm"]["remainder"] == "fallback"
+    assert operators["attend"]["provider"] == "host"
+    assert "no softmax; reference: attend(" in operators["attend"]["reason"]
+    assert operators["enter"]["provider"] == "composed"
+    assert operators["linear"] == {
+        "provider": "fallback",
+        "reason": "not overridden",
+        "bounds": {},
+        "remainder": "",
+    }
+    assert "verify" not in operators  # the model does not call it
+    assert set(hardware["packing"]) == {"fallback"}
+    assert elsewhere == {"not_asked": "a process of this mode starts with CHIP_SIMULATED=1"}
+
+
+def test_checkpoint_is_not_asked_of_what_cannot_run(asked: dict[str, dict[str, Any]]) -> None:
+    assert answers(asked["absent"]) == [
+        {"not_asked": "not usable on this machine: no chip; buy one"}
+    ]
+    assert asked["bad"]["error"].startswith("Traceback")
+    assert answers(asked["bad"]) == []
+
+
+def test_answers_in_words(asked: dict[str, dict[str, Any]]) -> None:
+    lines = [" ".join(line.split()) for line in render(list(asked.values())).splitlines()]
+    assert any(
+        line.startswith("operators that the model calls: 1 native, ") and line.endswith(", 1 host")
+        for line in lines
+    )
+    assert any(
+        line.startswith("rms_norm native for rows 1..16, else fallback: rms_norm(")
+        for line in lines
+    )
+    assert "linear fallback: not overridden" in lines
+    assert "not asked: a process of this mode starts with CHIP_SIMULATED=1" in lines
+    assert "to start without it: DEEPINFER_SKIP_BACKENDS=bad" in lines
+    assert not any(line.startswith("operators: ") for line in lines)
+
+
+def test_mode_that_cannot_run_the_checkpoint_says_why(
+    install: Install, small_directory: Path
+) -> None:
+    class Refusing(ReferenceBackend):
+        def supports(self, call: CallSpec) -> Support:
+            return Support.no("nothing at all")
+
+    install(entry("reference", create=lambda mode, device: Refusing(device)))
+    with Checkpoint.open(small_directory) as checkpoint:
+        (row,) = backend_rows((), checkpoint)
+    assert "cannot run: backend 'reference': embed(" in answers(row)[0]["error"]
+    assert "    cannot run it: operator " in render([row])
+
+
+def test_command_takes_a_checkpoint(launch: Launch, small_directory: Path) -> None:
+    done = launch("backends", str(small_directory), "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    (answer,) = answers(rows["reference"])
+    assert answer["operators"]["attend"]["provider"] == "native"
+    assert answer["summary"].endswith(" composed, 0 fallback, 0 host")
+    refused = launch("backends", "--revision", "main")
+    assert refused.returncode == 2
+    assert "give the id as CHECKPOINT" in refused.stderr

@@ -34,14 +34,14 @@ def test_one_bad_line_costs_that_line(launch: Launch, tmp_path: Path) -> None:
         "",
         {"id": 5, "prompt_token_ids": [1, 2], "max_tokens": 2, "n": 2, "logprobs": True},
         {"id": "a", "prompt": "again"},
-        {"prompt_token_ids": [10**9]},
+        {"prompt_token_ids": [10**30]},
         {"prompt_token_ids": [1] * 300},
         {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     )
     done = launch("generate", source, "--ordered", *NULL)
     assert done.returncode == 1
     got = results(done)
-    assert [record["line"] for record in got] == [1, 2, 4, 5, 6, 7, 8]
+    assert [record["index"] for record in got] == [1, 2, 4, 5, 6, 7, 8]
     assert [record.get("id") for record in got[:4]] == ["a", None, 5, "a"]
     errors = [record.get("error", "") for record in got]
     assert [bool(error) for error in errors] == [False, True, False, True, True, True, False]
@@ -65,7 +65,7 @@ def test_resumption_computes_only_what_is_missing(launch: Launch, tmp_path: Path
     done = launch(*arguments, "--resume")
     assert done.returncode == 0 and "3 done, 0 failed, 3 done before\n" in done.stderr
     kept = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert sorted(record["line"] for record in kept) == [1, 2, 3, 4, 5, 6]
+    assert sorted(record["index"] for record in kept) == [1, 2, 3, 4, 5, 6]
     records[1]["prompt"] = "another"
     lines(source, *records)
     again = launch(*arguments, "--resume")
@@ -86,7 +86,7 @@ def test_more_lines_than_the_engine_holds(launch: Launch, tmp_path: Path) -> Non
     records = [{"prompt": f"p{i}", "max_tokens": 2} for i in range(40)]
     source = lines(tmp_path / "in.jsonl", *records)
     done = launch("generate", source, "--max_num_seqs", "2", *NULL)
-    assert sorted(record["line"] for record in results(done)) == list(range(1, 41))
+    assert sorted(record["index"] for record in results(done)) == list(range(1, 41))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,17 @@ def test_notes_are_json_where_logs_are(launch: Launch, tmp_path: Path) -> None:
     notes = [json.loads(line) for line in done.stderr.splitlines()]
     assert {"time", "level", "logger", "message"} <= set(notes[0])
     assert any(one["level"] == "error" and "line 2" in one["message"] for one in notes)
+
+
+def test_flags_that_text_cannot_show_ask_for_json(launch: Launch) -> None:
+    done = launch("run", "x", "--prompt_logprobs", *NULL)
+    assert done.returncode == 2 and "add --json" in done.stderr
+    done = launch(
+        "run", "x", "--prompt_logprobs", "--logprobs", "--json", "--max_tokens", "1", *NULL
+    )
+    record = results(done)[0]
+    assert len(record["logprobs"]) == 1
+    assert record["prompt_logprobs"][0] is None and record["prompt_logprobs"][1]["raw"] <= 0
 
 
 def test_run_answers_together_and_in_order(launch: Launch) -> None:

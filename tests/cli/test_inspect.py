@@ -76,8 +76,11 @@ def test_command_lists_calls_and_what_the_backend_lacks(
     report = json.loads(done.stdout)
     calls = {call["operator"] for call in report["calls"]}
     assert {"embed", "attend_output", "attend", "linear", "sample"} <= calls
-    assert report["backend"]["lacks"]["attend"] == "not overridden"
+    attend = {"provider": "fallback", "reason": "not overridden", "bounds": {}, "remainder": ""}
+    assert report["backend"]["lacks"]["attend"] == attend
     assert "attend_output" not in report["backend"]["lacks"]  # its default body runs
+    packing = report["backend"]["packing"]
+    assert packing["fallback"]["mapped"] > packing["fallback"]["resident"] > 0
 
 
 def test_command_in_words(tiny: Path, launch: Launch) -> None:
@@ -85,4 +88,5 @@ def test_command_in_words(tiny: Path, launch: Launch) -> None:
     assert done.returncode == 0, done.stderr
     assert "memory plan for a batch of 2 at 4,096 tokens" in done.stdout
     assert "release limits left" in done.stdout
+    assert "packed weights: native " in done.stdout
     assert done.stdout.splitlines()[-1].split() == ["lacks", "nothing"]

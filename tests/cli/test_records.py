@@ -1,16 +1,14 @@
-"""Lines of `deepinfer generate`, and the file of results through kills and resumptions."""
+"""Lines of `deepinfer generate`: what they ask for, or why they are wrong."""
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deepinfer.cli.records import ResultFile, digest_of, read_line
-from deepinfer.errors import UsageError
+from deepinfer.cli.records import digest_of, read_line
 
 
 def line(record: Any, defaults: dict[str, Any] | None = None) -> Any:
@@ -41,6 +39,12 @@ def test_what_a_line_asks_for() -> None:
         ({"prompt": 3}, "prompt is int; allowed: a text"),
         ({"prompt_token_ids": "x"}, "prompt_token_ids is str; allowed: a list"),
         ({"messages": ["x"]}, "messages is a list of objects"),
+        (b'{"prompt": "x", "prompt": "y"}', "'prompt' occurs twice"),
+        ({"prompt": "x", "sampling_params": {"prompt": "y"}}, "'prompt' is no sampling parameter"),
+        ({"prompt": "x", "sampling_params": []}, "sampling_params is .*; allowed: an object"),
+        ({"prompt_token_ids": [1, 2.5]}, "prompt_token_ids is a list of integers"),
+        ({"prompt_token_ids": [{"role": "user"}]}, "prompt_token_ids is a list of integers"),
+        ({"prompt": "x", "id": True}, "id is True; allowed"),
         ({"prompt": "x", "id": [1]}, "id is .1.; allowed: a text or an integer"),
         ({"prompt": "x", "max_token": 3}, "'max_token' is no sampling parameter; did you mean"),
         ({"prompt": "x", "top_p": 3}, "top_p is 3; allowed"),
@@ -48,68 +52,19 @@ def test_what_a_line_asks_for() -> None:
         ({"prompt": "x", "n": 1, "sampling_params": {"n": 2}}, "'n' is in the line and in its"),
         ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias is .*; allowed: ids"),
         ({"prompt": "x", "best_of": 2}, "'best_of' is no sampling parameter; use n"),
+        ({"prompt": "x", "so_args": {}}, "structured output is not built yet"),
     ],
 )
 def test_a_wrong_line_says_why(record: Any, message: str) -> None:
     got = line(record)
     assert got.params is None and got.number == 7
-
     assert re.search(message, got.error), got.error
 
 
-def results(path: Path, **options: bool) -> ResultFile:
-    return ResultFile(path, **{"resume": False, "overwrite": False, **options})
+def test_a_line_is_found_again_by_its_digest() -> None:
+    assert digest_of(b"one") == digest_of(b" one\n") != digest_of(b"two")
 
 
-def write(path: Path, *records: dict[str, Any]) -> None:
-    file = results(path, overwrite=True)
-    for record in records:
-        file.write(record)
-    file.close()
-
-
-DONE = {"line": 1, "input": digest_of(b"one"), "text": "x", "finish_reason": "stop"}
-FAILED = {"line": 2, "input": digest_of(b"two"), "error": "no"}
-CUT = {"line": 3, "input": digest_of(b"three"), "text": "x", "finish_reason": "abort"}
-
-
-def test_an_existing_file_is_kept_unless_told(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    write(path, DONE)
-    with pytest.raises(UsageError, match="--resume goes on where it ends, --overwrite replaces"):
-        results(path)
-    with pytest.raises(UsageError, match="contradict"):
-        results(path, resume=True, overwrite=True)
-    results(path, overwrite=True).close()
-    assert path.read_bytes() == b""
-    results(path).close()  # an empty one may be used
-
-
-def test_resumption_keeps_what_is_done_and_good(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    write(path, DONE, FAILED, CUT)
-    path.write_bytes(path.read_bytes() + b'{"line": 4, "inp')
-    file = results(path, resume=True)
-    assert file.is_done(1, digest_of(b"one")) and file.is_done(1, digest_of(b" one\n"))
-    assert not file.is_done(1, digest_of(b"changed"))
-    assert not any(file.is_done(n, digest_of(t)) for n, t in ((2, b"two"), (3, b"three")))
-    file.write(FAILED)
-    file.close()
-    kept = [json.loads(text) for text in path.read_text().splitlines()]
-    assert kept == [DONE, FAILED]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("precious\n")
-    with pytest.raises(UsageError, match="line 1 of output .* is no result of this command"):
-        results(path, resume=True)
-    assert path.read_text() == "precious\n"
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a directory; name a file"):
-        results(tmp_path)
-    with pytest.raises(UsageError, match="cannot be written: No such file"):
-        results(tmp_path / "none" / "out")
+def test_a_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepinfer.cli.records.MOST_BYTES", 20)
+    assert line({"prompt": "x" * 40}).error == "the line is too long; allowed: 20 bytes"

@@ -188,7 +188,7 @@ def test_generate_gives_one_text(small_engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stop": "end"}, "stop strings come with the text interface"),
+        ({"stop": "end"}, "this call has no text; use deepinfer.LLM"),
         ({"logprobs": True}, "returns tokens only"),
         ({"top_logprobs": 2}, "returns tokens only"),
         ({"prompt_logprobs": True}, "returns tokens only"),

@@ -82,6 +82,24 @@ def test_engram_pad_token(load: Load) -> None:
     assert not torch.equal(logits(plain), logits(load(ENGRAM_PAD_TOKEN=str(other))))
 
 
+def test_engram_tables_in_memory(load: Load) -> None:
+    """On the host's own device: read into memory instead of mapped, with the same values."""
+    mapped, kept = load(), load(ENGRAM_FORCE_GPU_STORAGE="1")
+
+    def tables(engine: Engine) -> list[Any]:
+        layers = engine.backbone.weights.layers
+        return [layer.engram.table for layer in layers if layer.engram is not None]
+
+    pairs = list(zip(tables(mapped), tables(kept), strict=True))
+    assert pairs
+    for before, after in pairs:
+        assert (before.nbytes, after.mapped_bytes) == (0, 0)
+        assert before.mapped_bytes == after.nbytes > 0
+        assert torch.equal(before.weight, after.weight)
+    share = kept.packing.shares["native"].resident - mapped.packing.shares["native"].resident
+    assert share == sum(after.nbytes for _, after in pairs)
+
+
 def test_engram_pad_token_outside_the_vocabulary(load: Load) -> None:
     with pytest.raises(UsageError, match="DEEPINFER_ENGRAM_PAD_TOKEN is 999999; allowed: 0 to"):
         load(ENGRAM_PAD_TOKEN="999999")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import pytest
 
 import deepinfer
@@ -18,6 +24,7 @@ from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
 from tests.engine.runs import nothing_is_held
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+ONE = SamplingParams(temperature=0, max_tokens=1)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 
 
@@ -67,6 +74,7 @@ def test_metrics_and_logprobs(llm: LLM) -> None:
     params = SamplingParams(
         temperature=0.7, seed=1, max_tokens=4, ignore_eos=True, top_logprobs=2, prompt_logprobs=True
     )
+    before = time.time() - 1
     (result,) = llm.generate([[4, 5, 6]], params)
     assert result.logprobs is not None and len(result.logprobs) == 4
     assert all(len(token.top) == 2 and token.raw < 0 for token in result.logprobs)
@@ -76,6 +84,7 @@ def test_metrics_and_logprobs(llm: LLM) -> None:
     assert [one is None for one in result.prompt_logprobs] == [True, False, False]
     metrics = result.metrics
     assert (metrics.num_prompt_tokens, metrics.num_generation_tokens) == (3, 4)
+    assert metrics.arrival_time is not None and before <= metrics.arrival_time <= time.time()
     times = metrics.queue_time, metrics.time_to_first_token, metrics.total
     assert None not in times and 0 <= times[0] <= times[1] <= times[2]  # type: ignore[operator]
     plain = llm.generate([[4, 5, 6]], GREEDY)[0]
@@ -202,6 +211,53 @@ def test_an_id_in_use_is_refused_and_harms_nobody(llm: LLM) -> None:
     assert llm.submit([1, 2, 3], GREEDY, "twice").result(60).error == ""
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sampling_params": {"max_tokens": 2}}, "sampling_params is dict; allowed"),
+        ({"request_id": ""}, "request_id is ''; allowed: a string that is not empty"),
+        ({"request_id": 7}, "request_id is 7; allowed"),
+        ({"request_id": "request-7"}, "ids of the form request-N are given"),
+    ],
+)
+def test_a_wrong_submission_harms_nobody(llm: LLM, given: dict[str, Any], message: str) -> None:
+    other = llm.submit([1, 2, 3], GREEDY)
+    with pytest.raises(UsageError, match=message):
+        llm.submit([1, 2], **given)
+    with pytest.raises(UsageError, match=message):
+        next(llm.stream([1, 2], **given))
+    assert other.result(60).finish_reason == "length"
+
+
+def test_an_unforeseen_error_while_queueing_is_the_requests_alone(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = llm._loop.core.add
+
+    def failing(prompt: Any, *rest: Any) -> Any:
+        if prompt == [13]:
+            raise KeyError("a programmer's error")
+        return add(prompt, *rest)
+
+    monkeypatch.setattr(llm._loop.core, "add", failing)
+    bad, good = llm.generate([[13], [14]], GREEDY)
+    assert bad.finish_reason == "error" and "programmer's error" in bad.error
+    assert good.finish_reason == "length"
+
+
+def test_a_prompt_that_ends_inside_a_character(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    single = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
+    ids = [single[bytes([byte])] for byte in "a😀b😀".encode()]
+    forced = tuple(ids[3:-1])  # the rest of the first emoji, and all but the last byte of the next
+    params = SamplingParams(
+        temperature=0, max_tokens=len(forced), ignore_eos=True, golden_token_ids=forced
+    )
+    deltas = list(llm.stream(ids[:3], params))
+    (whole,) = llm.generate([ids[:3]], params)
+    assert "".join(delta.text for delta in deltas) == whole.text == "😀b\ufffd"
+
+
 def test_callbacks_that_raise_harm_nothing(llm: LLM) -> None:
     def raising(value: object) -> None:
         raise RuntimeError("no")
@@ -309,6 +365,8 @@ def test_an_interrupt_aborts_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch)
         ({"prompts": ["a", "b"], "prompt_token_ids": [[1]]}, "2 prompts and 1 lists"),
         ({"prompts": ["a", "b"], "sampling_params": [GREEDY]}, "1 sampling_params for 2 prompts"),
         ({"prompts": ["a"], "sampling_params": {"n": 1}}, "sampling_params is dict"),
+        ({"prompt_token_ids": 7}, "prompt_token_ids is int; allowed: a list of token ids"),
+        ({"prompt_token_ids": "ab"}, "prompt_token_ids is str"),
     ],
 )
 def test_wrong_calls(llm: LLM, arguments: dict[str, Any], message: str) -> None:
@@ -323,10 +381,13 @@ def test_images_are_not_built_yet(llm: LLM) -> None:
 
 def test_kinds_of_prompts(llm: LLM) -> None:
     chat = [{"role": "user", "content": "Hi"}]
-    assert llm.generate([], GREEDY) == []
-    assert len(llm.generate("one text", GREEDY)) == len(llm.generate([1, 2], GREEDY)) == 1
-    assert len(llm.generate(prompt_token_ids=[[1, 2], [3]], sampling_params=GREEDY)) == 2
-    one, two = llm.chat(chat, GREEDY)[0], llm.chat([chat, chat], GREEDY)
+    assert llm.generate([], ONE) == []
+    assert len(llm.generate("one text", ONE)) == len(llm.generate([1, 2], ONE)) == 1
+    assert len(llm.generate(prompt_token_ids=[[1, 2], [3]], sampling_params=ONE)) == 2
+    rows = np.array([[1, 2], [3, 4]])
+    for results in (llm.generate(rows, ONE), llm.generate(None, ONE, rows)):
+        assert [result.prompt_token_ids for result in results] == rows.tolist()
+    one, two = llm.chat(chat, ONE)[0], llm.chat([chat, chat], ONE)
     assert len(two) == 2 and one.token_ids == two[1].token_ids
     assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
 
@@ -344,6 +405,28 @@ def test_the_constructor(small_engine: Engine) -> None:
 
 def test_the_package_exports_both() -> None:
     assert deepinfer.LLM is LLM and deepinfer.SamplingParams is SamplingParams
-    assert {"LLM", "SamplingParams"} <= set(dir(deepinfer))
+    assert {"LLM", "SamplingParams", "__version__"} <= set(dir(deepinfer))
+    assert deepinfer.__version__ == version("deepinfer-core")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         deepinfer.nothing  # noqa: B018
+
+
+def test_the_package_is_light() -> None:
+    code = "import deepinfer, sys; print(sorted({'torch', 'numpy', 'tokenizers'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_use_tqdm_draws_on_a_terminal(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    params = SamplingParams(max_tokens=1)
+    assert len(llm.generate([[1], [2]], params, use_tqdm=wanted)) == 2
+    assert ("requests" in screen.getvalue()) == wanted

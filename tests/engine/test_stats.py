@@ -50,11 +50,11 @@ def test_tokens_and_steps() -> None:
     core.step()  # 16 of the first prompt
     stats = core.stats()
     assert (stats.num_requests_running, stats.num_requests_waiting) == (1, 1)
-    assert (stats.prompt_tokens, stats.decode_rows, stats.generation_tokens) == (16, 0, 0)
+    assert (stats.prompt_tokens, stats.decode_tokens, stats.generation_tokens) == (16, 0, 0)
     core.step()  # the other 4, and the second prompt
     drain(core)
     stats = core.stats()
-    assert (stats.prompt_tokens, stats.generation_tokens, stats.decode_rows) == (25, 6, 4)
+    assert (stats.prompt_tokens, stats.generation_tokens, stats.decode_tokens) == (25, 6, 4)
     assert stats.request_success == {"length": 2}
     assert stats.steps == stats.iteration_tokens.count == 4
     assert stats.iteration_tokens.total == 29 and stats.iteration_tokens.max == 16
@@ -66,7 +66,7 @@ def test_a_prompt_of_one_row_is_no_decoding() -> None:
     add(core, 17, max_tokens=1)
     drain(core)
     stats = core.stats()
-    assert (stats.prompt_tokens, stats.decode_rows) == (17, 0)
+    assert (stats.prompt_tokens, stats.decode_tokens) == (17, 0)
     assert stats.decode_seconds == 0 < stats.prefill_seconds
 
 
@@ -185,7 +185,7 @@ def test_snapshots_from_another_thread_are_consistent() -> None:
     def watch() -> None:
         while not stop.wait(0.0005):
             stats = core.stats()
-            rows = stats.prompt_tokens + stats.decode_rows
+            rows = stats.prompt_tokens + stats.decode_tokens
             if stats.iteration_tokens.total != rows or stats.iteration_tokens.count != stats.steps:
                 wrong.append(stats)
 

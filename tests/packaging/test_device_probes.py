@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from deepinfer.config.settings import known_variables
+
 BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 
 
@@ -105,3 +107,45 @@ def test_ascend_without_its_extension(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "lib64" / "libascendcl.so").touch()
     answer = probe.availability(devices=tmp_path, environment={"ASCEND_HOME_PATH": str(tmp_path)})
     assert answer.reasons == ("The Python package torch_npu is not installed.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("nvidia", ["CUDA_VISIBLE_DEVICES"]),
+        ("ascend", ["ASCEND_RT_VISIBLE_DEVICES", "ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"]),
+    ],
+)
+def test_settings_are_registered_and_read_by_the_probe(
+    name: str, settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load(name, "plugin", monkeypatch).deepinfer_backend()
+    assert [setting.name for setting in spec.settings] == settings
+    source = (BACKENDS / name / f"deepinfer_{name}" / "probe.py").read_text()
+    assert all(f'"{setting}"' in source for setting in settings)
+    for setting in known_variables([spec]).values():
+        assert setting.effect.endswith(".")
+        assert setting.name not in settings or setting.owner == name
+
+
+def test_ascend_hidden_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = load("ascend", "probe", monkeypatch)
+    (tmp_path / "davinci0").touch()
+    environment = {"ASCEND_RT_VISIBLE_DEVICES": ""}
+    reasons = probe.availability(devices=tmp_path, environment=environment).reasons
+    assert "ASCEND_RT_VISIBLE_DEVICES hides every NPU" in reasons[0]
+
+
+def test_ascend_toolkit_home_is_read_where_the_home_is_unset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = load("ascend", "probe", monkeypatch)
+    (tmp_path / "davinci0").touch()
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libascendcl.so").touch()
+    for homes, found in [
+        ({"ASCEND_TOOLKIT_HOME": str(tmp_path)}, True),
+        ({"ASCEND_TOOLKIT_HOME": str(tmp_path), "ASCEND_HOME_PATH": "/nowhere"}, False),
+    ]:
+        reasons = probe.availability(devices=tmp_path, environment=homes).reasons
+        assert any("No CANN runtime" in reason for reason in reasons) != found

@@ -8,9 +8,35 @@ from __future__ import annotations
 
 import importlib
 
-from deepinfer.backend import CONTRACT_VERSION, Availability, Backend, BackendSpec, Mode, hookimpl
+from deepinfer.backend import (
+    CONTRACT_VERSION,
+    Availability,
+    Backend,
+    BackendSpec,
+    Mode,
+    Setting,
+    hookimpl,
+)
 from deepinfer_ascend.probe import availability
 
+SETTINGS = (
+    Setting(
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "",
+        "NPUs that CANN's runtime shows to the process; set to nothing it hides all, and the probe "
+        "says so.",
+    ),
+    Setting(
+        "ASCEND_HOME_PATH",
+        "",
+        "Where CANN is installed: the probe looks for its runtime library in lib64 below.",
+    ),
+    Setting(
+        "ASCEND_TOOLKIT_HOME",
+        "",
+        "The same, read where ASCEND_HOME_PATH is unset.",
+    ),
+)
 HARDWARE = Mode(name="hardware", label="Ascend NPU (not run on hardware)", device="npu")
 
 
@@ -20,12 +46,13 @@ class AscendBackend(Backend):
 
 @hookimpl
 def deepinfer_backend() -> BackendSpec:
-    """Name, contract version, distribution and modes."""
+    """Name, contract version, distribution, modes and settings."""
     return BackendSpec(
         name="ascend",
         contract_version=CONTRACT_VERSION,
         distribution="deepinfer-ascend",
         modes=(HARDWARE,),
+        settings=SETTINGS,
     )
 
 

@@ -6,9 +6,25 @@ primitive, in plain torch operators on the device. Not run on hardware.
 
 from __future__ import annotations
 
-from deepinfer.backend import CONTRACT_VERSION, Availability, Backend, BackendSpec, Mode, hookimpl
+from deepinfer.backend import (
+    CONTRACT_VERSION,
+    Availability,
+    Backend,
+    BackendSpec,
+    Mode,
+    Setting,
+    hookimpl,
+)
 from deepinfer_nvidia.probe import availability
 
+SETTINGS = (
+    Setting(
+        "CUDA_VISIBLE_DEVICES",
+        "",
+        "GPUs that the CUDA runtime shows to the process; set to nothing or to -1 it hides all, "
+        "and the probe says so.",
+    ),
+)
 HARDWARE = Mode(name="hardware", label="NVIDIA GPU (not run on hardware)", device="cuda")
 
 
@@ -18,12 +34,13 @@ class NvidiaBackend(Backend):
 
 @hookimpl
 def deepinfer_backend() -> BackendSpec:
-    """Name, contract version, distribution and modes."""
+    """Name, contract version, distribution, modes and settings."""
     return BackendSpec(
         name="nvidia",
         contract_version=CONTRACT_VERSION,
         distribution="deepinfer-nvidia",
         modes=(HARDWARE,),
+        settings=SETTINGS,
     )
 
 

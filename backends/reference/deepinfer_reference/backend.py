@@ -11,7 +11,17 @@ dtype; `bmm`, `sum`, `amax`, `cumsum`, stable `sort`; `gather`, `scatter`, `inde
 
 from __future__ import annotations
 
-from deepinfer.backend import OPERATORS, Backend, CallSpec, Fact, Support
+from deepinfer.backend import (
+    OPERATORS,
+    Backend,
+    CallSpec,
+    Fact,
+    LinearSource,
+    Packing,
+    Support,
+    Weights,
+    stored_bytes,
+)
 from deepinfer.formats import INDEX, MAIN, WINDOW, Scheme
 from deepinfer_reference.attention import ReferenceAttention
 from deepinfer_reference.cache import ReferenceCache
@@ -40,6 +50,19 @@ class ReferenceBackend(
             return Support.no("the reference implements primitives only, and not this one yet")
         reason = _refusal(dict(call.facts))
         return Support.yes() if reason is None else Support.no(reason)
+
+    def packing(self, operator: str, weights: Weights) -> Packing:
+        """On the CPU matrices stay in the files; elsewhere the stored bytes are copied.
+
+        Experts of another device are copied one by one and then stacked, which takes them twice.
+        """
+        size = stored_bytes(weights)
+        if operator == "pack_vector":
+            return Packing(resident=size)
+        if self.device.type == "cpu":
+            kept = isinstance(weights, LinearSource) and weights.resident
+            return Packing(resident=size) if kept else Packing(mapped=size)
+        return Packing(resident=size, temporary=size if operator == "pack_experts" else 0)
 
 
 def _refusal(facts: dict[str, Fact]) -> str | None:

@@ -1,11 +1,13 @@
 """The null backend: results of the right shapes and no work. It measures the engine alone.
 
-Tokens are a function of the position, everything else is whatever memory holds. Results are kept by
-shape and handed out again, so a step of a size that was seen before allocates nothing.
+Tokens are a function of the position, everything else is zeros. Results share their memory and are
+handed out again, so a step of a size that was seen before allocates nothing; against the contract,
+a result is not a new tensor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +42,7 @@ from deepinfer.backend import (
     PackedExperts,
     PackedLinear,
     PackedTable,
+    Packing,
     Pool,
     Projection,
     Region,
@@ -51,11 +54,14 @@ from deepinfer.backend import (
     Source,
     SubLayer,
     TopLogprobs,
+    Weights,
     WindowSpan,
     accumulation_dtype,
     hookimpl,
 )
 from deepinfer.formats import Scheme
+
+MOST_VIEWS = 4096
 
 
 class NullLinear(PackedTable):
@@ -87,15 +93,30 @@ class NullBackend(Backend):
 
     def __init__(self, device: torch.device | str) -> None:
         super().__init__(device)
-        self._kept: dict[tuple[Any, ...], Tensor] = {}
+        self._zeros: dict[torch.dtype, Tensor] = {}
+        self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def _like(self, dtype: torch.dtype, *shape: int) -> Tensor:
-        """A tensor of zeros that every call for this shape shares."""
-        key = dtype, shape
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = torch.zeros(shape, dtype=dtype, device=self.device)
-        return kept
+        """Zeros that every call shares: a view of one piece of memory per dtype.
+
+        The piece grows to the largest request, so memory does not grow with the number of shapes.
+        """
+        view = self._views.get((dtype, shape))
+        if view is not None:
+            return view
+        count = math.prod(shape)
+        zeros = self._zeros.get(dtype)
+        if zeros is None or len(zeros) < count:
+            zeros = self._zeros[dtype] = torch.zeros(count, dtype=dtype, device=self.device)
+            self._views.clear()  # those of the smaller piece would keep it alive
+        if len(self._views) >= MOST_VIEWS:
+            self._views.clear()
+        view = self._views[dtype, shape] = zeros[:count].view(shape)
+        return view
+
+    def packing(self, operator: str, weights: Weights) -> Packing:
+        """Nothing."""
+        return Packing()
 
     def pack_vector(self, source: Source) -> Tensor:
         """Zeros of its shape; nothing is read."""

@@ -25,8 +25,13 @@ from deepinfer.formats import fp4_weight, fp8_weight
 SCALE_ROWS = 32  # matrix rows that share a row of FP8 block scales
 
 
-def placed(source: Source, device: torch.device) -> Tensor:
-    """The stored values on a device: the mapped file itself on the CPU, a copy elsewhere."""
+def placed(source: Source, device: torch.device, resident: bool = False) -> Tensor:
+    """The stored values on a device: the mapped file itself on the CPU, a copy elsewhere.
+
+    resident: a copy on the CPU too.
+    """
+    if resident:
+        return source.read().to(device)
     mapped = source.map()
     return mapped if device.type == "cpu" else mapped.to(device)
 
@@ -48,9 +53,11 @@ class ReferenceLinear(PackedLinear):
     @classmethod
     def pack(cls, source: LinearSource, device: torch.device) -> Self:
         """Take a source on a device."""
-        scale = placed(source.scale, device) if source.scale is not None else None
-        weight = placed(source.weight, device)
-        return cls(weight, scale, source.kind, source.shape, device.type == "cpu")
+        resident = source.resident
+        scale = placed(source.scale, device, resident) if source.scale is not None else None
+        weight = placed(source.weight, device, resident)
+        mapped = device.type == "cpu" and not resident
+        return cls(weight, scale, source.kind, source.shape, mapped)
 
     @property
     def is_quantised(self) -> bool:

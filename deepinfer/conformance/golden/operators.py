@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepinfer.backend import Activation, Contract, LinearSource, Mix, MixSite, Numerics
 from deepinfer.backend.memory_source import MemorySource
-from deepinfer.backend.registry import Selected, reference_for
+from deepinfer.backend.registry import Selected, host_reference, reference_for
 from deepinfer.backend.resolution import resolve
 from deepinfer.config import YarnConfig
 from deepinfer.conformance.golden.attention import check_attention
@@ -43,7 +43,9 @@ def check_operators(
 ) -> Iterator[Item]:
     """All operator vectors of the precisions that were asked for."""
     backend = selected.create()
-    operators = resolve(selected.spec.name, backend, reference_for(selected, backend), [])
+    operators = resolve(
+        selected.spec.name, backend, reference_for(selected, backend), [], host=host_reference
+    )
     vectors.device = operators.device
     for exact in (_dequantisers, _angle_checks, _sinkhorn, _router, _candidates):
         name = f"ops{exact.__name__.replace('_', '/', 1)}"

@@ -1,0 +1,77 @@
+"""What a backend answers about the calls of one operator, made into one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from deepinfer.backend.bindings import Bounds, shown
+from deepinfer.backend.operators import CallSpec, Support
+from deepinfer.errors import BackendContractError
+
+Question = Callable[[CallSpec], object]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether all calls of an operator are answered with yes.
+
+    refusal: why not; None when they are. bounds: the sub-range in which they are, empty when it is
+    all of it; reason: why only there.
+    """
+
+    refusal: str | None = None
+    bounds: Bounds = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Yes to every call, whatever its ranges."""
+        return self.refusal is None and not self.bounds
+
+
+def judge(
+    name: str, question: Question, calls: Iterable[CallSpec], measured: Mapping[str, str]
+) -> Verdict:
+    """Ask about every call; the first no is the answer for all.
+
+    name: of the backend, for errors. question: its `supports`. measured: ranges that are known at
+    call time. Bounds of several calls are intersected: at call time nothing tells which of them a
+    call is. A bound on what is not known then, or of which nothing is left, is a no.
+    """
+    bounds: Bounds = {}
+    reason = ""
+    for call in calls:
+        support = ask(name, question, call)
+        if not support.supported:
+            return Verdict(f"{call}: {support.reason}")
+        asked = dict(call.ranges)
+        for key, (low, high) in support.ranges:
+            if key in asked and low <= asked[key][0] and asked[key][1] <= high:
+                continue
+            limits = f"supported only for {shown(dict(support.ranges))} ({support.reason})"
+            if key not in measured or key not in asked:
+                return Verdict(f"{call}: {limits}; {key} is not known when it is called")
+            lowest, highest = bounds.get(key, asked[key])
+            bounds[key] = max(low, lowest), min(high, highest)
+            if bounds[key][0] > bounds[key][1]:
+                return Verdict(f"{call}: {limits}")
+            reason = reason or f"{call}: {limits}"
+    return Verdict(None, bounds, reason)
+
+
+def ask(name: str, question: Question, call: CallSpec) -> Support:
+    """One answer; BackendContractError when it raises or is no `Support`."""
+    try:
+        answer = question(call)
+    except Exception as error:
+        raise BackendContractError(
+            f"backend {name!r} raised in supports({call}): {type(error).__name__}: {error}. "
+            "It must answer with Support.yes(), Support.within(...) or Support.no(reason)"
+        ) from error
+    if not isinstance(answer, Support):
+        raise BackendContractError(
+            f"backend {name!r} answered supports({call}) with {answer!r}, "
+            "expected a deepinfer.backend.Support"
+        )
+    return answer

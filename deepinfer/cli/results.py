@@ -1,0 +1,216 @@
+"""The results of `deepinfer generate`: a file that a later run goes on with, or stdout.
+
+A file has whole lines, each handed to the system as it is written; a run that was killed leaves at
+most one torn line at the end. A result stands for its input line while `index` and `digest` fit it:
+the next run computes again what failed, was cut short by a signal, or belongs to a line that has
+changed, and drops the old results of such lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from deepinfer.cli.input_lines import STDIN
+from deepinfer.errors import UsageError
+
+STDOUT = "-"
+START = b'{"index": '
+"""How every line begins; by it a torn one is told from what another program wrote."""
+
+UNFINISHED = ("abort", "insufficient_system_resource")
+
+
+def open_results(
+    name: str, source: str, stdout: IO[str], *, resume: bool, overwrite: bool
+) -> ResultFile | ResultStream:
+    """The file of results, or stdout for "-". source: the input, which is not overwritten."""
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite contradict each other; give one of them")
+    if name == STDOUT:
+        if resume or overwrite:
+            raise UsageError(
+                "--resume and --overwrite need a file of results; name one with --output"
+            )
+        return ResultStream(stdout)
+    with contextlib.suppress(OSError, ValueError):
+        if source != STDIN and os.path.samefile(source, name) and os.path.isfile(name):
+            raise UsageError(f"output {name!r} is the input; name another file")
+    return ResultFile(Path(name), resume=resume, overwrite=overwrite)
+
+
+class ResultFile:
+    """A file of results. Nothing in it changes before `begin`."""
+
+    def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
+        """UsageError for a file that is there although neither option says what to do with it."""
+        self._name = str(path)
+        self._overwrite = overwrite
+        self._done: dict[int, str] = {}
+        self._untidy = False
+        try:
+            self._path = path.resolve()
+            if self._path.is_dir():
+                raise UsageError(f"output {self._name!r} is a directory; name a file")
+            self._file = self._open()
+        except (OSError, ValueError) as error:  # ValueError: no path, it has a NUL
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"output {self._name!r} cannot be written: {reason}") from error
+        try:
+            exists = self._path.is_file() and self._path.stat().st_size > 0
+            if exists and not (resume or overwrite):
+                raise UsageError(
+                    f"output {self._name!r} exists; --resume goes on where it ends, --overwrite "
+                    "replaces it"
+                )
+            if exists and resume:
+                self._scan()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def begin(self) -> None:
+        """Drop what is not kept."""
+        if self._overwrite and self._path.is_file():
+            self._file.truncate(0)
+        if self._untidy:
+            wanted = dict(self._done)
+
+            def keep(record: dict[str, Any]) -> bool:
+                fits = wanted.get(record["index"]) == record["digest"] and _is_good(record)
+                return fits and wanted.pop(record["index"]) is not None
+
+            self._rewrite(keep)
+
+    def is_done(self, number: int, digest: str) -> bool:
+        """Has this very line a result already? Asked once for each line of the input."""
+        if self._done.get(number) != digest:
+            return False
+        del self._done[number]
+        return True
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one line and hand it to the system."""
+        self._file.write(_encode(record))
+        self._file.flush()
+
+    def finish(self) -> None:
+        """The whole input has been read: drop results of lines that it does not have any more."""
+        if self._done:
+            stale = self._done
+            self._rewrite(lambda record: stale.get(record["index"]) != record["digest"])
+            self._done = {}
+
+    def close(self) -> None:
+        """Write everything to the disk."""
+        with contextlib.suppress(OSError):  # a pipe or a terminal cannot
+            os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _open(self) -> IO[bytes]:
+        """The file, to append to; UsageError while another process does."""
+        file = open(self._path, "ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                file.close()
+                raise UsageError(
+                    f"output {self._name!r} is being written by another process; wait for it, or "
+                    "name another file"
+                ) from None
+        return file
+
+    def _scan(self) -> None:
+        """Find the results that are whole and good; of two for one line, the last counts."""
+        with open(self._path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                record = _result(line)
+                if record is None:
+                    if line.endswith(b"\n") or line[: len(START)] != START[: len(line)]:
+                        raise UsageError(
+                            f"line {number} of output {self._name!r} is no result of this "
+                            "command; name another file, or use --overwrite"
+                        )
+                    self._untidy = True  # torn
+                elif not _is_good(record):
+                    self._untidy = True
+                else:
+                    self._untidy |= record["index"] in self._done
+                    self._done[record["index"]] = record["digest"]
+
+    def _rewrite(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Replace the file, in one step, by those of its lines that are kept."""
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        try:
+            with open(self._path, "rb") as old, open(temporary, "wb") as new:
+                for line in old:
+                    record = _result(line)
+                    if record is not None and keep(record):
+                        new.write(line)
+                new.flush()
+                os.fsync(new.fileno())
+            shutil.copymode(self._path, temporary)
+            os.replace(temporary, self._path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file = self._open()
+
+
+class ResultStream:
+    """Results on stdout: nothing to go on with."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def begin(self) -> None:
+        """Nothing is dropped."""
+
+    def is_done(self, number: int, digest: str) -> bool:
+        """Never."""
+        return False
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Print one line."""
+        self._file.write(_encode(record).decode())
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Nothing is dropped."""
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    """One line in ASCII: whole in every encoding, and for every notion of a line."""
+    return json.dumps(record).encode() + b"\n"
+
+
+def _result(line: bytes) -> dict[str, Any] | None:
+    """A line of results, or None where it is none or torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(record, dict) and isinstance(record.get("index"), int)
+    return record if whole and isinstance(record.get("digest"), str) else None
+
+
+def _is_good(record: dict[str, Any]) -> bool:
+    """Is nothing about the result left to be done?"""
+    samples = record.get("outputs") or [record]
+    return not record.get("error") and all(
+        sample.get("finish_reason") not in UNFINISHED for sample in samples
+    )

@@ -1,0 +1,162 @@
+"""The host runs what the device cannot: copies there and back, writes in place, packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from deepinfer.backend import OPERATORS, Activation, Backend, CallSpec, PackedLinear, Support
+from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE, Operators, resolve
+from deepinfer.backend.values import LinearSource, PackedExperts
+from deepinfer.engine import Engine
+from deepinfer.errors import UnsupportedOperatorError
+from deepinfer_reference.backend import ReferenceBackend
+from tests.backend.engines import engine_on, logits
+from tests.backend.toys import Toys, no_to, norm_calls
+
+
+class Apart(Backend):
+    """Its memory is not the host's: nothing arrives but by the two copies."""
+
+    refused: frozenset[str] = frozenset(OPERATORS)
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.copies = 0
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        self.copies += 1
+        return tensor.clone()
+
+    def from_host(self, tensor: Tensor) -> Tensor:
+        self.copies += 1
+        return tensor.clone()
+
+    def supports_reference(self, call: CallSpec) -> Support:
+        return Support.no("no torch here") if call.operator in self.refused else Support.yes()
+
+
+def with_host(
+    toys: Toys, calls: list[CallSpec], host: Backend | None = None, strict: bool = False
+) -> Operators:
+    chip = toys.backend("chip", [], supports_reference=lambda self, call: no_to("rms_norm")(call))
+    host = host or toys.backend("host", ["rms_norm"])
+    return resolve("chip", chip, toys.reference(), calls, strict, lambda: host)
+
+
+def test_host_runs_what_the_device_refuses(toys: Toys) -> None:
+    table = with_host(toys, norm_calls())
+    assert table.norm_quantise("x", "w", 0.0, None) == "reference.quantise"
+    assert toys.log == ["host.rms_norm", "reference.quantise"]
+    assert table.providers(HOST) == ["rms_norm"]
+    assert table.bindings["rms_norm"].reason == (
+        "not overridden; reference: rms_norm(width=64, rows=1..8): not on this chip"
+    )
+    assert table.summary().endswith(" fallback, 1 host")
+    assert table.counts == {"rms_norm": {HOST: 1}}
+
+
+def test_host_runs_what_the_reference_refuses_on_the_device(toys: Toys) -> None:
+    reference = toys.reference(supports=no_to("quantise"))
+    host = toys.reference()
+    table = resolve("chip", toys.backend("chip", []), reference, norm_calls(), False, lambda: host)
+    assert table.providers(HOST) == ["quantise"]
+
+
+def test_host_is_not_made_where_nothing_needs_it(toys: Toys) -> None:
+    def host() -> Backend:
+        raise AssertionError
+
+    resolve("chip", toys.backend("chip", []), toys.reference(), norm_calls(), False, host)
+
+
+def test_what_the_host_refuses_too_cannot_run(toys: Toys) -> None:
+    host = toys.backend("host", ["rms_norm"], no_to("rms_norm", "too wide for all"))
+    with pytest.raises(UnsupportedOperatorError, match="(?s)not on this chip.*on the host: .*wide"):
+        with_host(toys, norm_calls(), host)
+
+
+def test_strict_forbids_the_host(toys: Toys) -> None:
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        with_host(toys, norm_calls(), strict=True)
+    assert "'quantise' is not native (not overridden); the reference would" in str(caught.value)
+    assert "the reference would run it on the host. The model" in str(caught.value)
+
+
+def test_host_is_refused_inside_a_capture(toys: Toys) -> None:
+    def capture(chip: Backend, function: Callable[[], None]) -> Callable[[], None]:
+        function()
+        return function
+
+    chip = toys.backend(
+        "chip",
+        ["quantise"],
+        capture=capture,
+        supports_reference=lambda self, call: no_to("rms_norm")(call),
+    )
+    host = toys.backend("host", ["rms_norm"])
+    table = resolve("chip", chip, toys.reference(), norm_calls(), False, lambda: host)
+    assert table.capture(lambda: table.quantise("x", None)) is not None
+    tapped = table.tapped(lambda operator, arguments, result: None)
+    for one in (table, tapped):
+        with pytest.raises(
+            UnsupportedOperatorError, match="'rms_norm' runs on the host and cannot"
+        ):
+            one.capture(lambda one=one: one.norm_quantise("x", "w", 0.0, None))
+    assert table.rms_norm("x", "w", 0.0) == "host.rms_norm"  # outside again
+
+
+def test_all_of_a_model_on_the_host_gives_the_references_bits(small_engine: Engine) -> None:
+    chip = Apart()
+    engine = engine_on(chip, small_engine.checkpoint)
+    assert torch.equal(logits(engine), logits(small_engine))
+    assert engine.operators.counts["store"] == {HOST: 2 * (6 + 2 * 2)}
+    assert chip.copies > 1000
+    called = [
+        name for name, binding in engine.operators.bindings.items() if HOST in binding.providers
+    ]
+    assert {"attend", "compress", "expert_mlp", "pack_linear", "pack_experts"} <= set(called)
+
+
+class Marked(PackedLinear):
+    """What a chip packed: the reference's, behind a name that the reference does not know."""
+
+    def __init__(self, inner: PackedLinear) -> None:
+        self.inner = inner
+        self.shape, self.kind = inner.shape, inner.kind
+
+
+class OwnLinear(Apart):
+    """Packs matrices itself and multiplies them itself, but has no grouped matmul."""
+
+    refused = frozenset({"grouped_linear", "expert_mlp"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ReferenceBackend("cpu")
+
+    def pack_linear(self, source: LinearSource) -> PackedLinear:
+        return Marked(self.inner.pack_linear(source))
+
+    def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
+        assert isinstance(w, Marked)
+        return self.inner.linear(a, w.inner, out_dtype)
+
+
+def test_weights_are_packed_twice_where_device_and_host_read_them(small_engine: Engine) -> None:
+    engine = engine_on(OwnLinear(), small_engine.checkpoint)
+    bindings = engine.operators.bindings
+    assert bindings["pack_linear"].provider == bindings["linear"].provider == NATIVE
+    assert bindings["grouped_linear"].provider == HOST
+    assert torch.equal(logits(engine), logits(small_engine))
+
+
+def test_host_packs_alone_what_only_the_host_reads(small_engine: Engine) -> None:
+    engine = engine_on(OwnLinear(), small_engine.checkpoint)
+    bindings = engine.operators.bindings
+    assert (bindings["expert_mlp"].provider, bindings["pack_experts"].provider) == (HOST, HOST)
+    assert isinstance(engine.backbone.weights.layers[0].experts, PackedExperts)
+    assert bindings["pack_table"].provider == FALLBACK

@@ -1,0 +1,68 @@
+"""Generated cache content: as long as it was asked for, in every block, finite, repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from deepinfer.backend import Region
+from deepinfer.bench.cache_fill import filled_sequence
+from deepinfer.cache import SequenceCache
+from deepinfer.engine import Chunk, Engine, build_batch
+from tests.engine.runs import assert_same_bits, random_tokens
+
+LENGTH = 51  # odd: the last token is pending in the compressors of ratio 2
+
+
+@contextmanager
+def filled(engine: Engine, seed: int = 0) -> Iterator[SequenceCache]:
+    cache = filled_sequence(engine, LENGTH, seed)
+    yield cache
+    engine.cache.close(cache)
+
+
+def row(engine: Engine, cache: SequenceCache) -> Chunk:
+    return Chunk(random_tokens(engine, LENGTH + 1), LENGTH, LENGTH + 1, cache)
+
+
+def test_sequence_has_its_length_and_content_in_every_block(small_engine: Engine) -> None:
+    with filled(small_engine) as cache:
+        assert cache.length == LENGTH
+        assert len(cache.blocks) == small_engine.layout.blocks_for(LENGTH)
+        for pool, numbers in (
+            (small_engine.pools.context, cache.blocks),
+            (small_engine.pools.window, cache.pages),
+        ):
+            assert numbers and all(image.any() for image in pool.data[numbers])
+
+
+def test_every_region_decodes_to_values_of_unit_size(small_engine: Engine) -> None:
+    with filled(small_engine) as cache:
+        small_engine.cache.reserve(cache, LENGTH + 1)
+        batch = build_batch(
+            [row(small_engine, cache)], small_engine.operators, small_engine.history
+        )
+
+        def size(region: Region, first: int, last: int) -> float:
+            entries = torch.arange(first, last)
+            of_first = torch.zeros_like(entries)
+            load = small_engine.operators.load
+            return float(load(region, of_first, entries, batch, torch.float32).std())
+
+        pools, window = small_engine.pools, small_engine.config.text.sliding_window
+        for layer in small_engine.layout.context_layers.values():
+            for region in (pools.index(layer.layer), pools.main(layer.layer)):
+                assert 0.8 < size(region, 0, LENGTH // layer.ratio) < 1.2
+        for place in range(small_engine.layout.window_layers):
+            assert 0.8 < size(pools.window_region(place), LENGTH - window, LENGTH) < 1.2
+
+
+def test_logits_follow_from_the_seed(small_engine: Engine) -> None:
+    logits = []
+    for seed in (1, 2, 1):
+        with filled(small_engine, seed) as cache:
+            logits.append(small_engine.launch([row(small_engine, cache)]))
+    assert_same_bits(logits[0], logits[2], "filled twice")
+    assert logits[0].isfinite().all() and not torch.equal(logits[0], logits[1])

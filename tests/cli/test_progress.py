@@ -1,0 +1,58 @@
+"""The line of counts: on a terminal only, and never in the way of results."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from deepinfer.cli.progress import Rate, counting
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def draw(patch: pytest.MonkeyPatch, enabled: bool = True) -> str:
+    """What a bar draws where stderr is a terminal."""
+    terminal = Terminal()
+    patch.setenv("TERM", "xterm")
+    with patch.context() as inner:
+        inner.setattr(sys, "stderr", terminal)
+        with counting("golden", enabled=enabled) as show:
+            show("3 done")
+            print("a result")
+    return terminal.getvalue()
+
+
+def test_counts_are_drawn_and_results_stay_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = draw(monkeypatch)
+    assert "golden" in drawn and "3 done" in drawn
+    assert capsys.readouterr().out == "a result\n"
+
+
+def test_nothing_is_drawn_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert draw(monkeypatch, enabled=False) == ""
+    monkeypatch.setenv("DEEPINFER_LOG_FORMAT", "json")
+    assert draw(monkeypatch) == ""
+
+
+def test_nothing_is_drawn_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with counting("golden") as show:
+        show("3 done")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rate() -> None:
+    times = iter([10.0, 10.0, 14.0])
+    rate = Rate(lambda: next(times))
+    assert rate.per_second == 0
+    rate.add(5)
+    rate.add(3)
+    assert (rate.count, rate.per_second) == (8, 2.0)

@@ -1,0 +1,145 @@
+"""The null backend: the reference's shapes and dtypes, no work, and only when it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from deepinfer.backend.registry import discover, refuse_null, select
+from deepinfer.backend.resolution import MISSING, NATIVE, Operators, resolve
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.checkpoint.source import FileSource
+from deepinfer.engine import Engine, EngineOptions, SamplingParams
+from deepinfer.engine.core import EngineCore
+from deepinfer.errors import UsageError
+from deepinfer_reference.backend import ReferenceBackend
+from deepinfer_reference.null import NullBackend
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def null_engine(small_engine: Engine) -> Engine:
+    return load(small_engine.checkpoint, 8)
+
+
+def load(checkpoint: Checkpoint, sequences: int) -> Engine:
+    options = EngineOptions(
+        numerics="infer", max_model_len=64, max_num_batched_tokens=512, max_num_seqs=sequences
+    )
+    return Engine.load(checkpoint, select("null"), options)
+
+
+def shapes(value: Any) -> Any:
+    """Shapes and dtypes of all tensors in a result."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, tuple):
+        return tuple(shapes(part) for part in value)
+    if hasattr(value, "values") and hasattr(value, "scheme"):  # the quantised half is optional
+        return shapes(value.values)
+    if hasattr(value, "outputs"):
+        return shapes(value.outputs)
+    return None
+
+
+def recorded(engine: Engine, operators: Operators) -> list[tuple[str, Any]]:
+    """What every operator of one step returned, in order."""
+    found: list[tuple[str, Any]] = []
+
+    def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
+        found.append((operator, shapes(result)))
+
+    whole = engine.backbone.operators
+    engine.backbone.operators = operators.tapped(tap)
+    cache = engine.cache.open()
+    try:
+        engine.extend(cache, torch.arange(3, 20).numpy(), all_rows=True)
+    finally:
+        engine.cache.close(cache)
+        engine.backbone.operators = whole
+    return found
+
+
+class NullPrimitives(NullBackend):
+    """Its primitives alone, so that every one is called by the steps' default bodies."""
+
+    @classmethod
+    def native_operators(cls) -> frozenset[str]:
+        return frozenset(name for name in super().native_operators() if name in PRIMITIVES)
+
+
+PRIMITIVES = ReferenceBackend.native_operators()
+
+
+def test_every_operator_that_the_model_calls_is_native(null_engine: Engine) -> None:
+    called = {name for name, one in null_engine.operators.bindings.items() if one.is_called}
+    assert called <= set(null_engine.operators.providers(NATIVE))
+    assert len(null_engine.operators.providers(MISSING)) == 8  # of later versions
+
+
+def test_primitives_have_the_references_shapes(small_engine: Engine) -> None:
+    reference = resolve("r", small_engine.backend, small_engine.backend, [])
+    chip = NullPrimitives("cpu")
+    expected = recorded(small_engine, reference)
+    found = recorded(small_engine, resolve("null", chip, small_engine.backend, []))
+    assert found == expected
+    assert len({name for name, _ in found}) > 30
+
+
+def test_steps_have_the_shapes_of_their_definitions(small_engine: Engine) -> None:
+    outer = {"enter", "advance", "project", "select", "attend_output", "mixture", "engram"}
+    outer |= {"logits", "update_context", "embed", "store", "expand", "collapse"}
+    expected = recorded(small_engine, resolve("r", small_engine.backend, small_engine.backend, []))
+    table = resolve("null", NullBackend("cpu"), small_engine.backend, [])
+    found = recorded(small_engine, table)
+    assert {name for name, _ in found} == outer
+    for name in outer:
+        assert {s for n, s in found if n == name} == {s for n, s in expected if n == name}, name
+
+
+def test_loading_reads_no_weight(small_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(source: FileSource) -> torch.Tensor:
+        raise AssertionError(f"{source.name} is read")
+
+    monkeypatch.setattr(FileSource, "read", read)
+    monkeypatch.setattr(FileSource, "map", read)
+    engine = load(small_engine.checkpoint, 2)
+    assert engine.packing.device_bytes == 0
+
+
+def test_256_sequences_at_once(small_engine: Engine) -> None:
+    core = EngineCore(load(small_engine.checkpoint, 256))
+    requests = [core.add([5, 6 + number % 7], GREEDY) for number in range(256)]
+    steps = 0
+    while core.has_work:
+        core.step()
+        steps += 1
+    assert steps == GREEDY.max_tokens
+    outputs = {tuple(request.sequences[0].output.tolist()) for request in requests}
+    assert outputs == {(2, 3, 4, 5)}  # the position of each token
+
+
+def test_results_share_memory_that_does_not_grow_with_the_number_of_shapes() -> None:
+    chip = NullBackend("cpu")
+    large = chip._like(torch.float32, 100, 10)
+    for rows in range(1, 100):
+        chip._like(torch.float32, rows, 10)
+    assert chip._like(torch.float32, 7, 10).data_ptr() == large.data_ptr()
+    assert chip._like(torch.float32, 100, 10) is large
+
+
+def test_null_is_usable_and_never_chosen_by_itself() -> None:
+    (null,) = [one for one in discover() if one.name == "null"]
+    assert null.usable and null.availability is not None and null.availability.rank < 0
+    assert null.spec is not None and not null.spec.computes
+
+
+def test_null_is_refused_unless_allowed() -> None:
+    selected = select("null")
+    with pytest.raises(UsageError, match="'null' computes nothing: .* --allow-null"):
+        refuse_null(selected, False)
+    refuse_null(selected, True)
+    refuse_null(select("reference"), False)
