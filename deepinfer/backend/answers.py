@@ -31,18 +31,23 @@ class Verdict:
 
 
 def judge(
-    name: str, question: Question, calls: Iterable[CallSpec], measured: Mapping[str, str]
+    name: str,
+    question: Question,
+    calls: Iterable[CallSpec],
+    measured: Mapping[str, str],
+    method: str = "supports",
 ) -> Verdict:
     """Ask about every call; the first no is the answer for all.
 
-    name: of the backend, for errors. question: its `supports`. measured: ranges that are known at
-    call time. Bounds of several calls are intersected: at call time nothing tells which of them a
-    call is. A bound on what is not known then, or of which nothing is left, is a no.
+    name: of the backend, for errors. question: its `supports`, or the `method` named. measured:
+    ranges that are known at call time. Bounds of several calls are intersected: at call time
+    nothing tells which of them a call is. A bound on what is not known then, or of which nothing
+    is left, is a no.
     """
     bounds: Bounds = {}
     reason = ""
     for call in calls:
-        support = ask(name, question, call)
+        support = ask(name, question, call, method)
         if not support.supported:
             return Verdict(f"{call}: {support.reason}")
         asked = dict(call.ranges)
@@ -60,18 +65,18 @@ def judge(
     return Verdict(None, bounds, reason)
 
 
-def ask(name: str, question: Question, call: CallSpec) -> Support:
+def ask(name: str, question: Question, call: CallSpec, method: str = "supports") -> Support:
     """One answer; BackendContractError when it raises or is no `Support`."""
     try:
         answer = question(call)
     except Exception as error:
         raise BackendContractError(
-            f"backend {name!r} raised in supports({call}): {type(error).__name__}: {error}. "
+            f"backend {name!r} raised in {method}({call}): {type(error).__name__}: {error}. "
             "It must answer with Support.yes(), Support.within(...) or Support.no(reason)"
         ) from error
     if not isinstance(answer, Support):
         raise BackendContractError(
-            f"backend {name!r} answered supports({call}) with {answer!r}, "
+            f"backend {name!r} answered {method}({call}) with {answer!r}, "
             "expected a deepinfer.backend.Support"
         )
     return answer

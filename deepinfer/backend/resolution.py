@@ -142,9 +142,11 @@ class _Resolution:
             )
         return self._verdicts[operator]
 
-    def judged(self, name: str, question: Question, operator: str) -> Verdict:
+    def judged(
+        self, name: str, question: Question, operator: str, method: str = "supports"
+    ) -> Verdict:
         measured = DECLARATIONS[operator].measured
-        return judge(name, question, self.live(operator), measured)
+        return judge(name, question, self.live(operator), measured, method)
 
     def bind(self, operator: str) -> tuple[Binding, Function | Bounded | None]:
         """Who runs an operator, and the function; None for a step's default body."""
@@ -203,14 +205,12 @@ class _Resolution:
         """Why a reference does not run an operator, or the device refuses; None when it runs."""
         if operator not in type(reference).native_operators():
             return "the reference does not implement it"
-        questions: list[tuple[str, Question]] = [("reference", reference.supports)]
+        verdict = Verdict()
         if device is not None:
-            questions.insert(0, (self.name, device))
-        for name, question in questions:
-            verdict = self.judged(name, question, operator)
-            if not verdict.is_whole:
-                return verdict.refusal or verdict.reason
-        return None
+            verdict = self.judged(self.name, device, operator, "supports_reference")
+        if verdict.is_whole:
+            verdict = self.judged("reference", reference.supports, operator)
+        return verdict.refusal or verdict.reason or None
 
     def host(self) -> Backend:
         """The reference on the host."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.backend.registry import Selected, refuse_null
-from deepinfer.backend.resolution import FALLBACK, NATIVE
+from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
@@ -68,6 +68,8 @@ def summary(llm: LLM) -> dict[str, Any]:
         "timing_meaningful": engine.selected.mode.timing,
         "native_operators": engine.operators.providers(NATIVE),
         "fallback_operators": engine.operators.providers(FALLBACK),
+        "host_operators": engine.operators.providers(HOST),
+        "calls_by_provider": engine.operators.counts,
         "prefill_tokens_per_second": _rate(stats.prompt_tokens, stats.prefill_seconds),
         "decode_tokens_per_second": _rate(stats.decode_tokens, stats.decode_seconds),
         "prefill_tokens": stats.prompt_tokens,
@@ -83,9 +85,11 @@ def note_summary(llm: LLM) -> None:
     figures = summary(llm)
     unmeasured = "" if figures["timing_meaningful"] else " (means nothing in this mode)"
     fallbacks = ", ".join(figures["fallback_operators"]) or "none"
+    names = ", ".join(figures["host_operators"])
+    host = f"; on the host: {names}" if names else ""
     note(
         f"backend {figures['backend']}, mode {figures['mode']}: operators "
-        f"{llm.engine.operators.summary()}; fallbacks: {fallbacks}"
+        f"{llm.engine.operators.summary()}; fallbacks: {fallbacks}{host}"
     )
     note(
         f"prefill {figures['prefill_tokens_per_second']:.1f} tokens/s "

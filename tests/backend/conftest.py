@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from deepinfer.backend import ENTRY_POINT_GROUP, registry
+from deepinfer.engine import Engine
+from tests.backend.engines import logits
 from tests.backend.plugins import FakeEntry
 from tests.backend.toys import Toys
 
@@ -25,6 +28,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         monkeypatch.setattr(registry, "entry_points", entry_points)
 
     return install
+
+
+@pytest.fixture(scope="session")
+def expected_logits(small_engine: Engine) -> torch.Tensor:
+    """What the reference gives for `engines.PROMPT`."""
+    return logits(small_engine)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Engine, EngineOptions
 from tests.backend.plugins import HARDWARE, spec
 
+PROMPT_ROWS = 16
 PROMPT = np.array([5, 17, 3, 250, 17, 3, 99, 8, 41, 17, 3, 60, 7, 7, 120, 31, 2, 9, 77, 300, 14])
 
 
@@ -30,12 +31,12 @@ def engine_on(backend: Backend, checkpoint: Checkpoint, strict: bool = False) ->
     return Engine.load(checkpoint, selected(backend), options, strict=strict)
 
 
-def logits(engine: Engine, prompt_rows: int = 16) -> torch.Tensor:
-    """Logits of every row of `PROMPT`, in chunks of `prompt_rows`: 16 and 5 by default.
+def logits(engine: Engine) -> torch.Tensor:
+    """Logits of every row of `PROMPT`, in steps of 16 and of 5 rows.
 
     What is behind them in the cache decides them too, so that a wrong write shows.
     """
     cache = engine.cache.open()
-    found = engine.extend(cache, PROMPT, all_rows=True, chunk_rows=prompt_rows)
+    found = engine.extend(cache, PROMPT, all_rows=True, chunk_rows=PROMPT_ROWS)
     engine.cache.close(cache)
     return found

@@ -12,7 +12,7 @@ from deepinfer.backend import OPERATORS, Activation, Backend, CallSpec, PackedLi
 from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE, Operators, resolve
 from deepinfer.backend.values import LinearSource, PackedExperts
 from deepinfer.engine import Engine
-from deepinfer.errors import UnsupportedOperatorError
+from deepinfer.errors import BackendContractError, UnsupportedOperatorError
 from deepinfer_reference.backend import ReferenceBackend
 from tests.backend.engines import engine_on, logits
 from tests.backend.toys import Toys, no_to, norm_calls
@@ -79,6 +79,15 @@ def test_what_the_host_refuses_too_cannot_run(toys: Toys) -> None:
         with_host(toys, norm_calls(), host)
 
 
+def test_device_that_raises_about_the_reference_is_named(toys: Toys) -> None:
+    def supports_reference(chip: Backend, call: CallSpec) -> Support:
+        raise KeyError("dtype")
+
+    chip = toys.backend("chip", [], supports_reference=supports_reference)
+    with pytest.raises(BackendContractError, match=r"'chip' raised in supports_reference\("):
+        toys.resolve(chip, norm_calls())
+
+
 def test_strict_forbids_the_host(toys: Toys) -> None:
     with pytest.raises(UnsupportedOperatorError) as caught:
         with_host(toys, norm_calls(), strict=True)
@@ -109,10 +118,12 @@ def test_host_is_refused_inside_a_capture(toys: Toys) -> None:
     assert table.rms_norm("x", "w", 0.0) == "host.rms_norm"  # outside again
 
 
-def test_all_of_a_model_on_the_host_gives_the_references_bits(small_engine: Engine) -> None:
+def test_all_of_a_model_on_the_host_gives_the_references_bits(
+    small_engine: Engine, expected_logits: Tensor
+) -> None:
     chip = Apart()
     engine = engine_on(chip, small_engine.checkpoint)
-    assert torch.equal(logits(engine), logits(small_engine))
+    assert torch.equal(logits(engine), expected_logits)
     assert engine.operators.counts["store"] == {HOST: 2 * (6 + 2 * 2)}
     assert chip.copies > 1000
     called = [
@@ -146,12 +157,14 @@ class OwnLinear(Apart):
         return self.inner.linear(a, w.inner, out_dtype)
 
 
-def test_weights_are_packed_twice_where_device_and_host_read_them(small_engine: Engine) -> None:
+def test_weights_are_packed_twice_where_device_and_host_read_them(
+    small_engine: Engine, expected_logits: Tensor
+) -> None:
     engine = engine_on(OwnLinear(), small_engine.checkpoint)
     bindings = engine.operators.bindings
     assert bindings["pack_linear"].provider == bindings["linear"].provider == NATIVE
     assert bindings["grouped_linear"].provider == HOST
-    assert torch.equal(logits(engine), logits(small_engine))
+    assert torch.equal(logits(engine), expected_logits)
 
 
 def test_host_packs_alone_what_only_the_host_reads(small_engine: Engine) -> None:

@@ -16,7 +16,7 @@ from deepinfer.errors import BackendContractError, UnsupportedOperatorError
 from deepinfer_reference.backend import ReferenceBackend
 from tests.backend.engines import PROMPT, engine_on, logits
 
-GREEDY = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 LAYERS, STEPS = 6, 2
 
 
@@ -70,11 +70,11 @@ class InsideAStep(Counting):
     ],
 )
 def test_overrides_run_as_often_as_the_model_calls_them_and_give_the_references_bits(
-    backend: type[Counting], ran: dict[str, int], small_engine: Engine
+    backend: type[Counting], ran: dict[str, int], small_engine: Engine, expected_logits: Tensor
 ) -> None:
     chip = backend()
     engine = engine_on(chip, small_engine.checkpoint)
-    assert torch.equal(logits(engine), logits(small_engine))
+    assert torch.equal(logits(engine), expected_logits)
     assert chip.ran == {name: STEPS * count for name, count in ran.items()}
     assert engine.operators.providers(NATIVE) == sorted(ran)
 
@@ -96,7 +96,7 @@ def test_operator_that_raises_ends_the_step_with_its_name_and_the_engine_goes_on
 ) -> None:
     chip = Moody()
     engine = engine_on(chip, small_engine.checkpoint)
-    prompt = PROMPT.tolist()
+    prompt = PROMPT[:3].tolist()
     with pytest.raises(
         BackendContractError, match="'chip' accepted operator 'attend' .* kernel launch failed"
     ):

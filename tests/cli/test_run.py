@@ -159,3 +159,44 @@ def test_fallbacks_are_named_and_may_be_forbidden(launch: Launch, site: Path) ->
     assert strict.returncode == 3
     assert "DEEPINFER_STRICT_OPERATORS=1 forbids a fallback" in strict.stderr
     assert strict.stdout == ""
+
+
+PARTIAL = """
+
+class Chip(Backend):
+    def rms_norm(self, x, weight, eps):
+        return self.inner.rms_norm(x, weight, eps)
+
+    def supports(self, call):
+        return Support.within("one row", rows=(1, 1))
+
+    def supports_reference(self, call):
+        return Support.no("no exp") if call.operator == "attend" else Support.yes()
+
+@hookimpl
+def deepinfer_create(mode, device):
+    from deepinfer_reference.backend import ReferenceBackend
+
+    chip = Chip(device)
+    chip.inner = ReferenceBackend(device)
+    return chip
+"""
+
+
+def test_host_and_sub_ranges_are_counted_apart(launch: Launch, site: Path) -> None:
+    write_plugin(site, "partial")
+    module = site / "chip_partial.py"
+    module.write_text(f"from deepinfer.backend import Support\n{module.read_text()}{PARTIAL}")
+    arguments = ("run", "x", "--max_tokens", "2", "--ignore_eos", "--accelerator", "partial")
+    done = launch(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    (start,) = [line for line in done.stderr.splitlines() if "; operators: " in line]
+    assert "operators: 1 native (1 in a sub-range), " in start and start.endswith(", 1 host")
+    assert "packed weights: fallback " in done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    assert summary["host_operators"] == ["attend"]
+    counts = summary["calls_by_provider"]
+    assert counts["attend"]["host"] > 0
+    assert counts["rms_norm"]["native"] > 0 and counts["rms_norm"]["fallback"] > 0
+    words = launch(*arguments)
+    assert words.stderr.splitlines()[-2].endswith("; on the host: attend")
