@@ -231,6 +231,7 @@ case $verb in
         stage "mypy" mypy
         stage "pytest" env OMP_NUM_THREADS=1 pytest --numprocesses "$(test_processes)" --dist loadfile "$@"
         stage "golden" golden
+        stage "conformance of the reference" deepinfer conformance --accelerator reference --workers 2
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
         stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py

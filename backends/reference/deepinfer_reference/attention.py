@@ -75,7 +75,9 @@ class ReferenceAttention(Attention):
         """Best score per block, the block of the last visible entry above all."""
         count = -(-scores.shape[1] // size)
         missing = count * size - scores.shape[1]
-        padded = functional.pad(_selectable(scores), (0, missing), value=float("-inf"))
+        seen = torch.arange(scores.shape[1], device=scores.device) < visible.unsqueeze(-1)
+        selectable = _selectable(scores).masked_fill(~seen, float("-inf"))
+        padded = functional.pad(selectable, (0, missing), value=float("-inf"))
         best = padded.view(scores.shape[0], count, size).amax(-1).clamp(max=LARGEST_BF16)
         blocks = torch.arange(count, device=scores.device)
         last = torch.div(visible - 1, size, rounding_mode="floor").unsqueeze(-1)
