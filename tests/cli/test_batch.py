@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deepinfer.cli.generate import Batch
-from deepinfer.cli.input_lines import InputLines
+from deepinfer.cli.input_lines import InputLines, RawLine
 from deepinfer.cli.interruption import Interrupted
 from deepinfer.cli.results import ResultFile
 from deepinfer.cli.run import Job
@@ -106,15 +106,39 @@ def test_no_more_requests_than_there_is_room_for(tmp_path: Path, ordered: bool) 
     assert (numbers == sorted(numbers)) == ordered
 
 
-def test_results_that_wait_for_their_turn_take_room(tmp_path: Path) -> None:
-    def all_but_the_first(run: Run, handle: FakeHandle) -> None:
-        if len(run.llm.handles) > 1:
-            handle.end()
-        if len(run.llm.handles) == 3:
-            run.llm.handles[0].end()
+class Scripted:
+    """An input whose lines are all there; counts how many were dealt with."""
 
-    run = Run(tmp_path, prompts(6), all_but_the_first, room=3, ordered=True)
-    assert [record["index"] for record in run.records] == [1, 2, 3, 4, 5, 6]
+    released = 0
+
+    def start(self, room: int, put: Callable[[RawLine | None], None]) -> None:
+        for number in (1, 2, 3):
+            put(RawLine(number, json.dumps({"prompt": f"p{number}"}).encode()))
+        put(None)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_results_take_room_until_they_are_written(tmp_path: Path, ordered: bool) -> None:
+    def answer(handle: FakeHandle) -> None:
+        if handle.prompt == "p3":
+            for one in (handle, llm.handles[1], llm.handles[0]):
+                one.end()
+
+    llm, lines, out = FakeLLM(answer), Scripted(), tmp_path / "out"
+    output = ResultFile(out, resume=False, overwrite=False)
+    seen: list[tuple[int, int]] = []
+
+    def show(counts: str) -> None:
+        seen.append((lines.released, out.read_bytes().count(b"\n")))
+
+    batch = Batch(llm, output, {}, ordered)  # type: ignore[arg-type]
+    assert batch.run(lines, 3, show) == 0  # type: ignore[arg-type]
+    output.close()
+    assert all(released == written for released, written in seen)
+    assert [written for _, written in seen][-3:] == ([0, 0, 3] if ordered else [1, 2, 3])
 
 
 def test_a_failed_request_costs_that_line(tmp_path: Path) -> None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from deepinfer.cli.progress import Rate, counting
+from deepinfer.cli.progress import Rate, Show, counting
+from deepinfer.conformance.golden import Report
+from deepinfer.errors import ConfigError
+from tests.cli.conftest import Launch
 
 
 class Terminal(io.StringIO):
@@ -56,3 +63,31 @@ def test_a_rate() -> None:
     rate.add(5)
     rate.add(3)
     assert (rate.count, rate.per_second) == (8, 2.0)
+
+
+@pytest.mark.parametrize("flag", [True, False], ids=["default", "no-progress"])
+def test_commands_draw_unless_told_not_to(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flag: bool
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def record(description: str, *, enabled: bool) -> Iterator[Show]:
+        seen.append((description, enabled))
+        yield lambda counts: None
+
+    def load(*arguments: object, progress: bool, **options: object) -> NoReturn:
+        seen.append(("load", progress))
+        raise ConfigError("loaded enough")
+
+    monkeypatch.setattr("deepinfer.cli.progress.counting", record)
+    monkeypatch.setattr("deepinfer.cli.generate.counting", record)
+    monkeypatch.setattr("deepinfer.conformance.golden.run_golden", lambda *_, **__: Report())
+    arguments = [] if flag else ["--no-progress"]
+    (tmp_path / "in.jsonl").touch()
+    null = ["--accelerator", "null", "--allow-null", "--max_model_len", "64"]
+    assert launch("generate", str(tmp_path / "in.jsonl"), *null, *arguments).returncode == 0
+    launch("golden", str(tmp_path), "--json", *arguments)
+    monkeypatch.setattr("deepinfer.cli.session.Engine.load", load)
+    launch("run", "x", *null, *arguments)
+    assert seen == [("generate", flag), ("golden", flag), ("load", flag)]
