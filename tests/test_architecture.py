@@ -40,7 +40,8 @@ ARROWS = {
     "bench": ENGINE,
     "evaluate": ENGINE,
     "simulate": ENGINE,
-    "cli": ENGINE | {"conformance", "bench", "evaluate", "simulate"},
+    "kit": BELOW_BACKEND | {"backend"},
+    "cli": ENGINE | {"conformance", "bench", "evaluate", "simulate", "kit"},
 }
 DOOR = {"deepinfer.backend", "deepinfer.formats", "deepinfer.errors"}
 

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 import pluggy
 
 from deepinfer.backend.base import Backend
+from deepinfer.backend.declarations import check_declarations
 from deepinfer.backend.hooks import (
     CONTRACT_VERSION,
     ENTRY_POINT_GROUP,
@@ -23,6 +24,7 @@ from deepinfer.backend.hooks import (
     HookSpecification,
     Mode,
 )
+from deepinfer.backend.origin import Origin
 from deepinfer.config.environment import ACCELERATOR, SKIP_BACKENDS
 from deepinfer.errors import BackendContractError, BackendUnavailableError, UsageError
 
@@ -39,6 +41,12 @@ class Installed:
     availability: Availability | None = None
     error: str = ""
     hooks: pluggy.HookRelay | None = field(default=None, compare=False, repr=False)
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Distribution, version and file; of all of them where several have the name."""
+        return "; ".join(str(origin) for origin in self.origins)
 
     @property
     def usable(self) -> bool:
@@ -65,26 +73,30 @@ class Selected:
     mode: Mode
     reason: str
     hooks: pluggy.HookRelay = field(compare=False, repr=False)
+    origin: str = field(default="", compare=False)
 
     def create(self, device: str | None = None) -> Backend:
         """Build the backend on the mode's device, or on another one.
 
-        An exception in the plugin is reported with the plugin's name.
+        BackendContractError for an exception in the plugin, another type than `Backend`, and a
+        declared operator that the contract does not have; it names the plugin and its origin.
         """
+        who = f"backend {self.spec.name!r} ({self.origin or self.spec.distribution})"
         try:
             backend = self.hooks.deepinfer_create(
                 mode=self.mode.name, device=device or self.mode.device
             )
         except Exception as error:
             raise BackendContractError(
-                f"backend {self.spec.name!r} (distribution {self.spec.distribution}) raised in "
-                f"deepinfer_create: {type(error).__name__}: {error}"
+                f"{who} raised in deepinfer_create: {type(error).__name__}: {error}. Expected: a "
+                "deepinfer.backend.Backend for every mode whose probe says usable"
             ) from error
         if not isinstance(backend, Backend):
             raise BackendContractError(
-                f"backend {self.spec.name!r}: deepinfer_create returned "
-                f"{type(backend).__name__}, expected a deepinfer.backend.Backend"
+                f"{who}: deepinfer_create returned {type(backend).__name__}, expected a "
+                "deepinfer.backend.Backend"
             )
+        check_declarations(backend, who)
         return backend
 
 
@@ -96,10 +108,6 @@ def installed_entry_points(skip: Iterable[str] = ()) -> dict[str, list[EntryPoin
         if entry.name not in skipped:
             found.setdefault(entry.name, []).append(entry)
     return found
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "unknown distribution"
 
 
 def _manager(name: str, module: object) -> pluggy.PluginManager:
@@ -115,14 +123,15 @@ def load(name: str, entries: list[EntryPoint], mode: str | None = None) -> Insta
 
     Never raises for a broken plugin: the error is kept in the result.
     """
-    distributions = sorted({_distribution(entry) for entry in entries})
-    distribution = ", ".join(distributions)
+    origins = tuple(Origin.of(entry) for entry in entries)
+    distribution = ", ".join(sorted({origin.distribution for origin in origins}))
     if len(entries) > 1:
         return Installed(
             name,
             distribution,
             error=f"{len(entries)} entry points register a backend named {name!r}, of "
-            f"{distribution}; uninstall all but one",
+            f"{distribution}; expected one: uninstall all but one",
+            origins=origins,
         )
     try:
         manager = _manager(name, entries[0].load())
@@ -136,10 +145,10 @@ def load(name: str, entries: list[EntryPoint], mode: str | None = None) -> Insta
                 f"deepinfer_probe returned {type(availability).__name__}, expected Availability"
             )
     except BackendContractError as error:
-        return Installed(name, distribution, error=str(error))
+        return Installed(name, distribution, error=str(error), origins=origins)
     except (Exception, SystemExit):  # a plugin may not end the process either
-        return Installed(name, distribution, error=traceback.format_exc())
-    return Installed(name, distribution, spec, availability, hooks=manager.hook)
+        return Installed(name, distribution, error=traceback.format_exc(), origins=origins)
+    return Installed(name, distribution, spec, availability, hooks=manager.hook, origins=origins)
 
 
 def _checked(name: str, spec: object) -> BackendSpec:
@@ -199,6 +208,21 @@ def _listed(backends: Iterable[Installed]) -> str:
     return "\n".join(lines) if lines else "  (none)"
 
 
+def _fault(backend: Installed) -> str:
+    """Which plugin could not be loaded, where it is from, why, and what is expected of one."""
+    expected = ""
+    if backend.error.startswith("Traceback"):
+        expected = (
+            "Expected: a module with the hooks deepinfer_backend, deepinfer_probe and "
+            "deepinfer_create that can be imported and probed on any machine; what needs the "
+            "device is imported in deepinfer_create.\n"
+        )
+    return (
+        f"backend {backend.name!r} ({backend.origin}) could not be loaded:\n"
+        f"{backend.error.rstrip()}\n{expected}"
+    )
+
+
 def _skipping(skip: Iterable[str], names: Iterable[str]) -> str:
     """The variable that skips `names` beside what is skipped already."""
     return f"{SKIP_BACKENDS}={','.join([*skip, *names])}"
@@ -232,8 +256,7 @@ def select(
     backend = load(name, found[name], mode)
     if backend.error:
         raise BackendContractError(
-            f"backend {name!r} (distribution {backend.distribution}) could not be loaded:\n"
-            f"{backend.error.rstrip()}\n"
+            f"{_fault(backend)}"
             f"To start without it, unset {ACCELERATOR} and set {_skipping(skip, [name])}. "
             f"Other backends:\n{_others(name, skip)}"
         )
@@ -247,7 +270,7 @@ def select(
             f"Other backends:\n{_others(name, skip)}"
         )
     assert backend.hooks is not None
-    return Selected(backend.spec, chosen, f"{ACCELERATOR}={name}", backend.hooks)
+    return Selected(backend.spec, chosen, f"{ACCELERATOR}={name}", backend.hooks, backend.origin)
 
 
 def _best(mode: str | None, skip: Iterable[str]) -> Selected:
@@ -255,11 +278,7 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
     candidates = discover(skip, mode)
     broken = [backend for backend in candidates if backend.error]
     if broken:
-        errors = "".join(
-            f"backend {backend.name!r} (distribution {backend.distribution}) could not be "
-            f"loaded:\n{backend.error.rstrip()}\n"
-            for backend in broken
-        )
+        errors = "".join(_fault(backend) for backend in broken)
         raise BackendContractError(
             f"{errors}To skip it set {_skipping(skip, [backend.name for backend in broken])}, "
             f"or name a backend with {ACCELERATOR}."
@@ -283,7 +302,7 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
     usable.sort(key=lambda backend: (-_rank(backend), backend.name))
     best = usable[0]
     assert best.spec is not None and best.hooks is not None
-    return Selected(best.spec, _mode(best.spec, mode), "best available", best.hooks)
+    return Selected(best.spec, _mode(best.spec, mode), "best available", best.hooks, best.origin)
 
 
 def _rank(backend: Installed) -> int:

@@ -58,6 +58,7 @@ def _row(backend: Installed) -> dict[str, Any]:
         "reasons": list(availability.reasons) if availability else [],
         "remedy": availability.remedy if availability else "",
         "error": backend.error,
+        "origin": backend.origin,
         "contract_version": list(spec.contract_version) if spec else None,
         "modes": [
             {"name": mode.name, "label": mode.label, "device": mode.device, "timing": mode.timing}
@@ -74,7 +75,9 @@ def _operators(backend: Installed) -> dict[str, list[str]]:
     """
     if not backend.usable or backend.spec is None or backend.hooks is None:
         return {}
-    selected = Selected(backend.spec, backend.spec.modes[0], "listed", backend.hooks)
+    selected = Selected(
+        backend.spec, backend.spec.modes[0], "listed", backend.hooks, backend.origin
+    )
     try:
         created = selected.create()
         table = resolve(backend.name, created, reference_for(selected, created), ())
@@ -139,6 +142,7 @@ def render(rows: list[dict[str, Any]]) -> str:
             lines.append(f"  to use it: {row['remedy']}")
         lines += [f"  {line}" for line in row["error"].rstrip().splitlines()]
         if row["error"]:
+            lines.append(f"  from {row['origin']}")
             lines.append(f"  to start without it: DEEPINFER_SKIP_BACKENDS={row['name']}")
     if not rows:
         lines.append("no backend is installed")

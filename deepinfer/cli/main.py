@@ -266,6 +266,19 @@ def conformance(
     raise typer.Exit(0 if result.passed(native) else 1)
 
 
+@app.command("new-backend")
+def new_backend(
+    name: Annotated[str, typer.Argument(help="Of the backend: a lower-case identifier.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="For its project; absent or empty.")
+    ],
+) -> None:
+    """Write the project of a new backend: installs as it is, one operator of its own."""
+    from deepinfer.cli.new_backend import run as new_backend_run
+
+    print(new_backend_run(name, directory))
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,

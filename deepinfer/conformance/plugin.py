@@ -30,10 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item per case, for the suite's own test function alone."""
-    if metafunc.module.__name__ != "deepinfer.conformance.test_suite":
-        return
-    if "check" not in metafunc.fixturenames:
+    """One item per case, for the suite's own test function, wherever it is imported."""
+    if metafunc.function.__module__ != "deepinfer.conformance.test_suite":
         return
     from deepinfer.conformance.command import tier_named
     from deepinfer.conformance.profiles import profile_named

@@ -76,7 +76,11 @@ class FakeEntry:
 
     @property
     def dist(self) -> SimpleNamespace:
-        return SimpleNamespace(name=self.distribution or f"dist-{self.name}")
+        return SimpleNamespace(name=self.distribution or f"dist-{self.name}", version="1.5")
+
+    @property
+    def value(self) -> str:
+        return f"chip_{self.name}"
 
     def load(self) -> object:
         self.loads += 1

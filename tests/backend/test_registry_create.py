@@ -34,7 +34,7 @@ def test_create_that_raises_is_reported_with_the_backend(install: Install) -> No
     install(entry("chip", create=create))
     with pytest.raises(
         BackendContractError,
-        match=r"'chip' \(distribution dist-chip\) raised in deepinfer_create: RuntimeError: no q",
+        match=r"'chip' \(distribution dist-chip 1.5, file .*\) raised in deepinfer_create: Runt",
     ) as caught:
         select("chip").create()
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -45,7 +45,8 @@ def test_create_that_returns_something_else(install: Install, junk: object) -> N
     install(entry("chip", create=lambda mode, device: junk))
     with pytest.raises(
         BackendContractError,
-        match=f"'chip': deepinfer_create returned {type(junk).__name__}, expected a deepinfer",
+        match=r"'chip' \(distribution dist-chip 1.5, file .*\): deepinfer_create returned "
+        f"{type(junk).__name__}, expected a deepinfer",
     ):
         select("chip").create()
 

@@ -57,7 +57,8 @@ def test_two_distributions_with_one_name_are_both_named(install: Install) -> Non
 def test_one_distribution_with_a_name_twice(install: Install) -> None:
     chip = loaded(install, entry("chip"), entry("chip"))
     assert chip.error == (
-        "2 entry points register a backend named 'chip', of dist-chip; uninstall all but one"
+        "2 entry points register a backend named 'chip', of dist-chip; expected one: "
+        "uninstall all but one"
     )
 
 
@@ -159,7 +160,7 @@ def test_start_stops_at_a_broken_plugin_and_shows_how_to_skip_it(install: Instal
     with pytest.raises(BackendContractError) as caught:
         select(None)
     message = str(caught.value)
-    assert "backend 'bad' (distribution dist-bad) could not be loaded" in message
+    assert "backend 'bad' (distribution dist-bad 1.5, file missing: no module 'chip_bad'" in message
     assert "Traceback" in message and "ValueError: boom" in message
     assert "To skip it set DEEPINFER_SKIP_BACKENDS=bad," in message
 

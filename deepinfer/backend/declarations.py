@@ -1,0 +1,86 @@
+"""What a backend class declares, checked against the contract when the backend is created.
+
+A name that the contract does not have would never be called or looked up, and its author would
+not learn of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from deepinfer.backend.base import OPERATORS, Backend
+from deepinfer.backend.operators import operator_kind
+from deepinfer.errors import BackendContractError
+
+PROMISES = ("batch_invariant", "repeatable")
+LIKENESS = 0.7
+"""How alike the names of a method and of an operator must be for it to be taken as misspelt."""
+
+
+def check_declarations(backend: Backend, who: str) -> None:
+    """BackendContractError for an operator that the contract does not have.
+
+    Such are names in `batch_invariant` and `repeatable`, methods marked with `primitive` or `step`,
+    and methods with the arguments of an operator and nearly its name. who: the backend with its
+    origin, for the message.
+    """
+    for message in (*_promises(backend), *_methods(type(backend))):
+        raise BackendContractError(f"{who}: {message}")
+
+
+def _promises(backend: Backend) -> Iterator[str]:
+    for promise in PROMISES:
+        names: Any = getattr(backend, promise)
+        if not isinstance(names, (set, frozenset)):
+            yield (
+                f"{promise} is a {type(names).__name__}, expected a frozenset of names of operators"
+            )
+            continue
+        for name in sorted(names, key=str):
+            if name not in OPERATORS:
+                yield f"{promise} names an unknown operator {name!r}; {_expected(str(name))}"
+
+
+def _methods(cls: type[Backend]) -> Iterator[str]:
+    for name in sorted(set(dir(cls)) - set(dir(Backend))):
+        function = inspect.getattr_static(cls, name)
+        if not inspect.isfunction(function):
+            continue
+        where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        if operator_kind(function) is not None:
+            yield (
+                f"method {name!r} ({where}) is marked as a {operator_kind(function)} and the "
+                f"contract has no such operator: a backend overrides operators and adds none; "
+                f"{_expected(name)}"
+            )
+        elif not name.startswith("_") and _misspelt(name, function):
+            yield (
+                f"method {name!r} ({where}) has the arguments of an operator and the contract has "
+                f"none of that name, so it would never be called; {_expected(name)}. Start the "
+                "name of a helper with an underscore"
+            )
+
+
+def _misspelt(name: str, function: Any) -> bool:
+    near = nearest(name)
+    return near is not None and _arguments(function) == _arguments(getattr(Backend, near))
+
+
+def _arguments(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def nearest(name: str) -> str | None:
+    """The operator whose name is most like this one, if any is."""
+    found = difflib.get_close_matches(name, OPERATORS, 1, LIKENESS)
+    return found[0] if found else None
+
+
+def _expected(name: str) -> str:
+    near = nearest(name)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"expected one of {', '.join(sorted(OPERATORS))}"
