@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepinfer.backend.base import OPERATORS, Backend
-from deepinfer.backend.operators import operator_kind
+from deepinfer.backend.operators import declaration_of
 from deepinfer.errors import BackendContractError
 
 PROMISES = ("batch_invariant", "repeatable")
@@ -50,9 +50,10 @@ def _methods(cls: type[Backend]) -> Iterator[str]:
         if not inspect.isfunction(function):
             continue
         where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-        if operator_kind(function) is not None:
+        declared = declaration_of(function)
+        if declared is not None:
             yield (
-                f"method {name!r} ({where}) is marked as a {operator_kind(function)} and the "
+                f"method {name!r} ({where}) is marked as a {declared.kind} and the "
                 f"contract has no such operator: a backend overrides operators and adds none; "
                 f"{_expected(name)}"
             )

@@ -28,7 +28,6 @@ CAUGHT = [
     (mutants.CandidatesIgnored, "select", Failure.NUMBERS),
     (mutants.LastBlockDropped, "select", Failure.NUMBERS),
     (mutants.QueriesNotRotated, "select", Failure.NUMBERS),
-    (mutants.CausalOneLate, "select", Failure.NUMBERS),
     (mutants.SinkIgnored, "attend", Failure.NUMBERS),
     (mutants.SinkTwiceScaled, "attend", Failure.NUMBERS),
     (mutants.WindowShort, "attend", Failure.NUMBERS),

@@ -242,7 +242,7 @@ def test_stacked_experts_of_another_device_give_the_same_bits(reference, monkeyp
     weights = torch.rand(20, 2)
     mapped = reference.pack_experts(sources)
     expected = run(reference, mapped, x, ids, weights, Numerics.REF).outputs
-    monkeypatch.setattr(packed, "placed", lambda source, device: source.map())
+    monkeypatch.setattr(packed, "placed", lambda source, device, resident: source.map())
     stacked = ReferenceExperts(sources, torch.device("meta"))
     assert (stacked.nbytes, stacked.mapped_bytes) == (mapped.mapped_bytes, 0)
     actual = run(reference, stacked, x, ids, weights, Numerics.REF).outputs
