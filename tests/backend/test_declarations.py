@@ -50,7 +50,7 @@ def test_promise_of_the_wrong_type(install: Install) -> None:
 def test_marked_method_that_is_no_operator(install: Install, mark: Any, kind: str) -> None:
     def rms_norms(self: Backend) -> None: ...
 
-    message = refused(install, rms_norms=mark(rms_norms))
+    message = refused(install, rms_norms=mark()(rms_norms))
     assert f"method 'rms_norms' ({__file__}:" in message
     assert f"is marked as a {kind} and the contract has no such operator" in message
     assert "did you mean 'rms_norm'?" in message
