@@ -167,6 +167,24 @@ def test_weights_are_packed_twice_where_device_and_host_read_them(
     assert torch.equal(logits(engine), expected_logits)
 
 
+class OwnLinearInARange(OwnLinear):
+    """Its matmuls are for few rows."""
+
+    refused = frozenset({"linear", "grouped_linear"})
+
+    def supports(self, call: CallSpec) -> Support:
+        return Support.within("one tile", rows=(1, 8))
+
+
+def test_device_and_host_share_a_matmul_by_rows(
+    small_engine: Engine, expected_logits: Tensor
+) -> None:
+    engine = engine_on(OwnLinearInARange(), small_engine.checkpoint)
+    assert torch.equal(logits(engine), expected_logits)  # steps of 16 rows and of 5
+    ran = engine.operators.counts["linear"]
+    assert ran[NATIVE] > 10 and ran[HOST] > 10
+
+
 def test_host_packs_alone_what_only_the_host_reads(small_engine: Engine) -> None:
     engine = engine_on(OwnLinear(), small_engine.checkpoint)
     bindings = engine.operators.bindings
