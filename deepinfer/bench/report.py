@@ -105,13 +105,13 @@ def render(report: Report) -> RenderableType:
     for name in [*names, "quantity"]:
         table.add_column(name.replace("_", " "), no_wrap=True)
     for name in ("median", "p10", "p90", "samples"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("unit")
     for series in report.series:
         table.add_row(
             *(str(series.conditions.get(name, "")) for name in names),
             series.quantity,
-            *(f"{v:.4g}" for v in (series.median, series.percentile(0.1), series.percentile(0.9))),
+            *map(_shown, (series.median, series.percentile(0.1), series.percentile(0.9))),
             str(len(series.samples)),
             series.unit,
         )
@@ -129,6 +129,11 @@ def _environment_lines(environment: dict[str, Any]) -> list[str]:
     if backend is None:
         return [machine]
     return [machine, f"backend {backend['name']}, mode {backend['mode']} ({backend['label']})"]
+
+
+def _shown(value: float) -> str:
+    """Four digits, without an exponent for what benchmarks give."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _short(value: float) -> float:

@@ -17,6 +17,7 @@ def report() -> Report:
     finish(made.environment)
     made.add("step", "ms", [3.0, 1.0, 2.0], sequences=1)
     made.add("step", "ms", [30.0, 10.0], sequences=64)
+    made.add("long step", "ms", [12345.6], sequences=64)
     return made
 
 
@@ -58,7 +59,9 @@ def test_table_has_a_row_per_series_and_the_notes() -> None:
     assert [line.split()[:2] for line in text.splitlines() if " ms" in line] == [
         ["1", "step"],
         ["64", "step"],
+        ["64", "long"],
     ]
+    assert "12,346" in text
     assert "a note to read" in text
 
 
