@@ -54,11 +54,11 @@ class Listing:
         """Whether a run would be refused for some value."""
         return any(row.error for row in self.rows)
 
-    def remarks(self) -> list[str]:
-        """What is wrong, one line each."""
-        errors = [f"error: {row.error}" for row in self.rows if row.error]
-        warnings = [f"warning: {row.warning}" for row in self.rows if row.warning]
-        return [*errors, *warnings, *(f"note: {note}" for note in self.notes)]
+    def remarks(self) -> list[tuple[str, str]]:
+        """What is wrong, worst first: (level of a log, what is said)."""
+        errors = [("error", f"error: {row.error}") for row in self.rows if row.error]
+        warnings = [("warning", f"warning: {row.warning}") for row in self.rows if row.warning]
+        return [*errors, *warnings, *(("info", f"note: {note}") for note in self.notes)]
 
 
 def list_environment(environ: Mapping[str, str] | None = None) -> Listing:

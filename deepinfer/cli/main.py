@@ -81,8 +81,8 @@ def env(json: Json = False) -> None:
 
     listing = list_environment()
     print(as_json(listing) if json else render(listing))
-    for remark in listing.remarks():
-        note(remark)
+    for level, remark in listing.remarks():
+        note(remark, level)
     raise typer.Exit(UsageError.exit_code if listing.refused else 0)
 
 

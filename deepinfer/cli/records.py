@@ -117,9 +117,12 @@ def _params(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingPara
     bias = values.get("logit_bias")
     if isinstance(bias, dict):
         try:
-            values["logit_bias"] = {int(token): value for token, value in bias.items()}
+            by_id = {int(token): value for token, value in bias.items()}
         except ValueError:
             raise RequestError(f"logit_bias is {bias!r}; allowed: ids and their biases") from None
+        if len(by_id) < len(bias):
+            raise RequestError(f"logit_bias is {bias!r}; it names one id twice")
+        values["logit_bias"] = by_id
     return SamplingParams.from_names({**defaults, **values})
 
 

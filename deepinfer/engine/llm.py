@@ -62,7 +62,12 @@ class RequestHandle:
         return self._job.done()
 
     def result(self, timeout: float | None = None) -> RequestOutput:
-        """Wait for the result; TimeoutError when it is not there within `timeout` seconds."""
+        """Wait for the result; TimeoutError when it is not there within `timeout` seconds.
+
+        UsageError in a callback: it would wait for the thread that it holds.
+        """
+        if not self._job.done():
+            self._loop.refuse_wait()
         output = self._job.wait(timeout)
         if output is None:
             raise TimeoutError(f"request {self.request_id!r} has no result after {timeout} s")
@@ -182,6 +187,7 @@ class LLM:
 
         A request that fails ends with a delta that has finish_reason "error" and says why.
         """
+        self._loop.refuse_wait()
         deltas: queue.SimpleQueue[RequestDelta | None] = queue.SimpleQueue()
         handle = self._submit(
             prompt, sampling_params, request_id, deltas.put, lambda output: deltas.put(None)

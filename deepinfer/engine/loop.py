@@ -32,6 +32,14 @@ class EngineLoop:
         self._closing = False
         self._error: BaseException | None = None
 
+    def refuse_wait(self) -> None:
+        """UsageError in the engine's thread: whoever waits for a request there waits for ever."""
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                "a callback cannot wait for a request: it holds the engine's thread; use submit "
+                "with on_done there, or wait in another thread"
+            )
+
     def submit(self, job: Job) -> None:
         """Queue a job; its result comes whatever happens. UsageError once closed."""
         self._send(lambda: self._add(job))

@@ -51,6 +51,7 @@ def test_what_a_line_asks_for() -> None:
         ({"prompt": "x", "sampling_params": 3}, "sampling_params is 3; allowed: an object"),
         ({"prompt": "x", "n": 1, "sampling_params": {"n": 2}}, "'n' is in the line and in its"),
         ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias is .*; allowed: ids"),
+        ({"prompt": "x", "logit_bias": {"1": 1, "01": 2}}, "logit_bias is .*names one id twice"),
         ({"prompt": "x", "best_of": 2}, "'best_of' is no sampling parameter; use n"),
         ({"prompt": "x", "so_args": {}}, "structured output is not built yet"),
     ],

@@ -266,6 +266,21 @@ def test_callbacks_that_raise_harm_nothing(llm: LLM) -> None:
     assert (result.finish_reason, len(result.token_ids)) == ("length", 6)
 
 
+def test_a_callback_that_would_wait_is_refused(llm: LLM) -> None:
+    raised: list[str] = []
+
+    def waiting(output: RequestOutput) -> None:
+        with pytest.raises(UsageError, match="holds the engine's thread"):
+            llm.submit([1, 2], ONE).result(5)
+        with pytest.raises(UsageError, match="holds the engine's thread"):
+            next(iter(llm.stream([1, 2], ONE)))
+        raised.append(output.finish_reason)
+
+    llm.submit([1, 2, 3], ONE, on_done=waiting).result(60)
+    assert llm.generate([[4, 5]], ONE)[0].finish_reason == "length"
+    assert raised == ["length"]
+
+
 def test_fifty_requests_from_eight_threads(llm: LLM) -> None:
     prompts = [[i + 1, 2, 3] for i in range(50)]
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)

@@ -126,6 +126,17 @@ def test_skipped_backend_is_not_asked(launch: Launch) -> None:
     assert "DEEPINFER_TUNED_SPEED" not in by_name(done.stdout)
 
 
+def test_remarks_have_their_levels_where_logs_are_json(launch: Launch) -> None:
+    done = launch(
+        "env",
+        DEEPINFER_LOG_FORMAT="json",
+        DEEPINFER_BATCH_INVARIANT="1",
+        DEEPINFER_GC_INTERVAL="1",
+    )
+    levels = [json.loads(line)["level"] for line in done.stderr.splitlines()]
+    assert levels == ["error", "warning"]
+
+
 def test_broken_backend_is_a_note(launch: Launch, site: Path) -> None:
     write_distribution(site, "dist-broken", {"broken": "chip_that_is_not_there"})
     done = launch("env")
