@@ -15,7 +15,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "deepinfer"
-BACKENDS = sorted(folder.parent for folder in ROOT.glob("backends/*/deepinfer_*/"))
+BACKENDS = sorted(
+    folder.parent
+    for base in ("backends", "plugins")
+    for folder in ROOT.glob(f"{base}/*/deepinfer_*/")
+)
 
 BELOW_BACKEND = {"formats", "config", "errors"}
 BELOW_MODEL = BELOW_BACKEND | {"backend", "checkpoint"}
