@@ -28,9 +28,6 @@ def test_unchanged_project_installs_and_its_operator_is_native(shell: Shell) -> 
     assert {case["provider"] for case in report["cases"]} == {"native"}
     assert report["native_operators"] == ["rms_norm"]
 
-    printed = shell.output("cd project && pytest -q --operator rms_norm")
-    assert f"{len(report['cases']) + 5} passed" in printed
-
     refused = shell.run("deepinfer new-backend mychip other")
     assert refused.returncode == 2
     assert "a backend named 'mychip' is installed (distribution deepinfer-mychip" in refused.stderr

@@ -35,6 +35,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_cases_pass_natively(installed: None) -> None:
     subject = Subject.load(select("compiled"))
     assert subject.native == {"rms_norm", "collapse", "expand"}
