@@ -1,1 +1,0 @@
-"""Backend compiled of DeepInfer: three operators through torch.compile on the CPU."""
