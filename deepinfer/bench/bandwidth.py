@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deepinfer.bench.environment import ROOT, describe, finish
+from deepinfer.bench.environment import describe, finish
 from deepinfer.bench.report import Report
 from deepinfer.bench.rounds import check_least, check_rounds
+from deepinfer.config.machine import ROOT
 from deepinfer.errors import DeepInferError, UsageError
 
 SOURCE = ROOT / "bench" / "bandwidth.c"

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import shutil
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from deepinfer.backend.registry import Selected
-
-ROOT = Path(__file__).resolve().parents[2]
-"""The source tree, where this package lies in one."""
+from deepinfer.config.machine import commit, cpu_name
 
 COMPUTES_NOTHING = (
     "backend {name} computes nothing: these are costs of the engine on the host, not the speed of "
@@ -40,7 +35,7 @@ def describe(selected: Selected | None) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "deepinfer": _own_version(),
-        "commit": commit(ROOT),
+        "commit": commit(),
         "load_average_before": _load_average(),
         "load_average_after": None,
         "backend": None
@@ -69,34 +64,6 @@ def warnings_about(selected: Selected) -> list[str]:
     if not mode.timing:
         return [TIMING_MEANS_NOTHING.format(mode=mode.name, name=spec.name, label=mode.label)]
     return []
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def commit(root: Path) -> str | None:
-    """The commit of a source tree, "-modified" where tracked files differ; None where unknown."""
-    git = shutil.which("git")
-    if git is None or not (root / ".git").exists():
-        return None
-    try:
-        head = _output(git, root, "rev-parse", "--short=12", "HEAD")
-        changed = _output(git, root, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head + ("-modified" if changed else "")
-
-
-def _output(git: str, root: Path, *arguments: str) -> str:
-    command = [git, "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _own_version() -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from deepinfer.backend.registry import Selected, refuse_null
@@ -13,9 +12,9 @@ from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
-from deepinfer.data import bundled_checkpoint, is_random
+from deepinfer.data import is_random
 from deepinfer.engine import Engine, EngineOptions
-from deepinfer.engine.llm import LLM
+from deepinfer.engine.llm import LLM, default_checkpoint
 
 
 @contextmanager
@@ -30,9 +29,7 @@ def open_llm(
 ) -> Iterator[LLM]:
     """An engine for the block, its properties noted on stderr; closed at the end."""
     refuse_null(selected, allow_null)
-    path: str | Path | None = model
-    if path is None:
-        path = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
+    path = default_checkpoint() if model is None else model
     settings = Settings.from_environment(backends=(selected.spec,))
     with Checkpoint.open(path, revision=revision) as checkpoint:
         options.model_len(checkpoint.config)  # refused before anything is loaded

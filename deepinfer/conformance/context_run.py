@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, CompressorState, Numerics, Pool, Region, Table
+from deepinfer.backend import Activation, CompressorState, Numerics, Region, Table
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.cases.batches import Chunk, Geometry, PagedCache, batch_of
@@ -113,10 +113,6 @@ class ContextRun:
         """Take the pending members of another run."""
         if self.state is not None and other.state is not None:
             self.state.members.copy_(other.state.members.cpu())
-
-    def copy_blocks(self, pool: Pool, pairs: list[tuple[int, int]]) -> None:
-        """Copy whole blocks inside a pool."""
-        self._operators.copy(pool, self._to_device(torch.tensor(pairs)))
 
     def _load(self, region: Region, first: int, stop: int) -> Tensor:
         numbers = self._to_device(torch.arange(first, stop))

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.backend import CONTRACT_VERSION
+from deepinfer.config.machine import commit, cpu_name
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.profiles import Claims
 from deepinfer.errors import UsageError
@@ -148,36 +148,11 @@ def environment() -> dict[str, Any]:
         "packages": versions,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": cpu_name(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
-        "commit": _commit(),
+        "commit": commit() or "",
     }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
-
-
-def _commit() -> str:
-    """The commit of the checkout that this package lies in, "" where it lies in none."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def by_operator(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:

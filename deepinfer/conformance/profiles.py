@@ -29,10 +29,15 @@ def _profile(name: str, meaning: str, operators: Iterable[str], key: Iterable[st
     return Profile(name, meaning, frozenset(operators), frozenset(key))
 
 
+BATCH_INVARIANT = "batch-invariant"
+
 LATER = frozenset({"verify", "residual"}) | {
     name for name in vars(Speculation) if not name.startswith("_")
 }
 """Operators of drafts, which the reference does not have yet."""
+
+PACKING = frozenset({"pack_vector", "pack_linear", "pack_table", "pack_experts"})
+"""Operators without rows."""
 
 _STATE = ("stateful.chunks", "stateful.rollback", "stateful.resumed", "stateful.moved")
 _ALL = frozenset(
@@ -61,7 +66,7 @@ PROFILES = {
         ),
         _profile("sampling", "from logits to tokens", _SAMPLING, ("process", "sample")),
         _profile(
-            "batch-invariant",
+            BATCH_INVARIANT,
             "rows that do not depend on their batch, for every operator",
             _ALL,
             (),
@@ -93,10 +98,12 @@ class Claims:
     native: bool
     native_operators: tuple[str, ...]
     missing_native: tuple[str, ...]
+    undeclared: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """The line that a report ends with. Only a full tier claims anything."""
         state = "works" if self.works else "does not work"
+        state += f" (not declared: {', '.join(self.undeclared)})" if self.undeclared else ""
         how = f", {len(self.native_operators)} operators native" if self.native_operators else ""
         if self.tier is Tier.QUICK:
             return f"profile {self.profile}: {state}{how}; quick tier: no claim"
@@ -106,17 +113,23 @@ class Claims:
         return f"claim: profile {self.profile} {state}{how}{native}"
 
 
-def claims(profile: Profile, tier: Tier, verdicts: Iterable[Verdict]) -> Claims:
+def claims(
+    profile: Profile, tier: Tier, verdicts: Iterable[Verdict], undeclared: Iterable[str] = ()
+) -> Claims:
     """Judge the verdicts of a run.
 
+    undeclared: operators that the backend runs itself and does not declare batch-invariant. Their
+    rows were compared within tolerances only, so the profile of that name does not work with them.
     A profile of which nothing ran does not work: a backend that supports nothing passes nothing.
     """
     verdicts = list(verdicts)
     works = bool(verdicts) and all(verdict.passed for verdict in verdicts)
+    lacking = sorted(set(undeclared)) if profile.name == BATCH_INVARIANT else []
+    works = works and not lacking
     providers: dict[str, set[str]] = {}
     for verdict in verdicts:
         providers.setdefault(verdict.case.operator, set()).add(verdict.provider)
     native = tuple(sorted(name for name, by in providers.items() if by == {NATIVE}))
     missing = tuple(sorted(profile.key - set(native)))
     claimed = works and bool(native) and not missing
-    return Claims(profile.name, tier, works, claimed, native, missing)
+    return Claims(profile.name, tier, works, claimed, native, missing, tuple(lacking))

@@ -7,7 +7,7 @@ a check again in another process.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -115,14 +115,3 @@ def by_id(text: str) -> Check:
         if invalid.case == case:
             return Check(case, False, invalid)
     return Check(case, True)
-
-
-def run_here(
-    chosen: Iterable[Check], subject: Subject, on_verdict: Callable[[Verdict], None] | None = None
-) -> Iterator[Verdict]:
-    """Run checks one after another in this process."""
-    for check in chosen:
-        verdict = check.run(subject)
-        if on_verdict is not None:
-            on_verdict(verdict)
-        yield verdict

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from deepinfer.backend.registry import Selected
 from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.conformance.document import Report
-from deepinfer.conformance.profiles import Profile, claims
+from deepinfer.conformance.profiles import LATER, PACKING, Profile, claims
 from deepinfer.conformance.registry import Check, selected
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.workers import TIME_LIMIT, Target, run_isolated
@@ -53,7 +53,8 @@ def run_suite(
     order = {check.id: place for place, check in enumerate(checks)}
     report.verdicts.sort(key=lambda verdict: order[verdict.case.id])
     report.seconds = time.monotonic() - started
-    report.claims = claims(profile, tier, report.verdicts)
+    undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
+    report.claims = claims(profile, tier, report.verdicts, undeclared & profile.operators)
     return report
 
 

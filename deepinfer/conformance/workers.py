@@ -104,6 +104,9 @@ class _Worker:
         """End the process and close the pipes."""
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
         for descriptor in (self._requests, self._replies):
             try:
                 os.close(descriptor)

@@ -113,9 +113,9 @@ class LLM:
         check(settings, selected.spec)
         if strict is None:
             strict = environment.flag(environment.STRICT_OPERATORS)
-        if model is None:
-            model = environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
-        self._checkpoint = Checkpoint.open(model, revision=revision)
+        self._checkpoint = Checkpoint.open(
+            default_checkpoint() if model is None else model, revision=revision
+        )
         try:
             engine = Engine.load(
                 self._checkpoint,
@@ -308,6 +308,11 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def default_checkpoint() -> str | Path:
+    """What is loaded where nothing is named: DEEPINFER_HF_MODEL_DIR, else the bundled one."""
+    return environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
 
 
 def _selected(accelerator: str | None, mode: str | None) -> Selected:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.conformance.case import Failure, Outcome
+from deepinfer.conformance.case import Failure
 from tests.conformance.mutants import cache as mutants
 from tests.conformance.mutants.cache import ReferenceBackend
-from tests.conformance.mutants.catching import first_failure
+from tests.conformance.mutants.catching import assert_caught
 
 CAUGHT = [
     (mutants.NibblesSwapped, "store", Failure.NUMBERS),
@@ -38,7 +38,4 @@ CAUGHT = [
     ids=[f"mutant-{mutant.__name__}-{operator}" for mutant, operator, _ in CAUGHT],
 )
 def test_caught(mutant: type[ReferenceBackend], operator: str, failure: Failure) -> None:
-    verdict = first_failure(mutant, operator)
-    assert verdict is not None
-    assert verdict.case.operator == operator
-    assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
+    assert_caught(mutant, operator, failure)

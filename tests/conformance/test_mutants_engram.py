@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.conformance.case import Failure, Outcome
+from deepinfer.conformance.case import Failure
 from deepinfer_reference.backend import ReferenceBackend
 from tests.conformance.mutants import engram as mutants
-from tests.conformance.mutants.catching import first_failure
+from tests.conformance.mutants.catching import assert_caught, mutants_of
 
 CAUGHT = [
     # mutant, operator, failure
@@ -37,19 +37,9 @@ CAUGHT = [
     ids=[f"mutant-{mutant.__name__}-{operator}" for mutant, operator, _ in CAUGHT],
 )
 def test_mutant_is_caught(mutant: type[ReferenceBackend], operator: str, failure: Failure) -> None:
-    verdict = first_failure(mutant, [operator])
-    assert verdict is not None, f"{mutant.__name__} passes every quick case of {operator}"
-    assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
-    assert verdict.case.operator == operator
+    assert_caught(mutant, operator, failure)
 
 
 def test_every_mutant_is_tried() -> None:
-    known = {
-        one
-        for name, one in vars(mutants).items()
-        if isinstance(one, type)
-        and issubclass(one, ReferenceBackend)
-        and one is not ReferenceBackend
-        and not name.startswith("_")
-    }
+    known = mutants_of(mutants)
     assert known == {mutant for mutant, _, _ in CAUGHT}

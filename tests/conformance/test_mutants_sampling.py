@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from deepinfer.conformance.case import Failure, Outcome
+from deepinfer.conformance.case import Failure
 from deepinfer_reference.backend import ReferenceBackend
 from tests.conformance.mutants import device, sampling
-from tests.conformance.mutants.catching import first_failure
+from tests.conformance.mutants.catching import assert_caught, first_failure, mutants_of
 
 CAUGHT = [
     # mutant, operator tried, failure
@@ -48,10 +48,7 @@ CAUGHT = [
     ids=[f"mutant-{mutant.__name__}" for mutant, _, _ in CAUGHT],
 )
 def test_mutant_is_caught(mutant: type[ReferenceBackend], operator: str, failure: Failure) -> None:
-    verdict = first_failure(mutant, [operator])
-    assert verdict is not None, f"{mutant.__name__} passes every quick case of {operator}"
-    assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
-    assert verdict.case.operator == operator
+    assert_caught(mutant, operator, failure)
 
 
 def test_a_second_implementation_passes() -> None:
@@ -64,12 +61,5 @@ def test_a_second_implementation_passes() -> None:
 
 @pytest.mark.parametrize("module", [sampling, device])
 def test_every_mutant_is_tried(module: ModuleType) -> None:
-    known = {
-        one
-        for one in vars(module).values()
-        if isinstance(one, type)
-        and issubclass(one, ReferenceBackend)
-        and one not in (ReferenceBackend, sampling.OwnProcess)
-        and not one.__name__.startswith("_")
-    }
+    known = mutants_of(module, sampling.OwnProcess)
     assert known == {mutant for mutant, _, _ in CAUGHT if mutant.__module__ == module.__name__}

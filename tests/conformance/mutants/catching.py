@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 
 from deepinfer.backend.base import Backend
-from deepinfer.conformance.case import Case, Tier, Verdict
+from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.registry import checks
 from deepinfer.conformance.subject import Subject
+from deepinfer_reference.backend import ReferenceBackend
 
 
 def first_failure(
@@ -28,3 +30,23 @@ def first_failure(
             if not verdict.passed:
                 return verdict
     return None
+
+
+def assert_caught(mutant: type[Backend], operator: str, failure: Failure) -> None:
+    """A quick case of the operator fails, and in this way."""
+    verdict = first_failure(mutant, operator)
+    assert verdict is not None, f"{mutant.__name__} passes every quick case of {operator}"
+    assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, failure), str(verdict)
+    assert verdict.case.operator == operator
+
+
+def mutants_of(module: ModuleType, *right: type[Backend]) -> set[type[Backend]]:
+    """The backends of a module with a fault: public ones, less those that are `right`."""
+    return {
+        one
+        for one in vars(module).values()
+        if isinstance(one, type)
+        and issubclass(one, ReferenceBackend)
+        and one not in (ReferenceBackend, *right)
+        and not one.__name__.startswith("_")
+    }

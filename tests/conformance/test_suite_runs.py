@@ -1,0 +1,189 @@
+"""The suite around its cases: ids, isolation, claims, reports, state across steps."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepinfer.conformance import workers
+from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
+from deepinfer.conformance.command import compare, write_report
+from deepinfer.conformance.document import Report, verdict_from_dict, verdict_to_dict
+from deepinfer.conformance.profiles import PROFILES, claims, profile_named
+from deepinfer.conformance.registry import NAMES, Check, by_id, checks, selected
+from deepinfer.conformance.report import page, table
+from deepinfer.conformance.stateful import STATEFUL
+from deepinfer.conformance.subject import Subject
+from deepinfer.errors import UsageError
+from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants import cache as mutants
+
+CASE = "rms_norm[rows=1,width=64,dtype=bf16,values=normal,edge=one,seed=0]"
+
+
+def test_ids_paste_back() -> None:
+    for check in checks(Tier.QUICK)[::37]:
+        assert Case.parse(check.id) == check.case
+        assert by_id(check.id).case == check.case
+
+
+@pytest.mark.parametrize(
+    "text", ["", "rms_norm", "rms_norm[rows]", "nothing[rows=1]", "rms_norm[rows=1,seed=x]"]
+)
+def test_what_is_no_case(text: str) -> None:
+    with pytest.raises(UsageError, match="case"):
+        by_id(text)
+
+
+def test_patterns_and_profiles_choose_operators() -> None:
+    names = {check.case.operator for check in selected(Tier.QUICK, None, "attend*")}
+    assert names == {"attend", "attend_output"}
+    sampling = {
+        check.case.operator for check in selected(Tier.QUICK, PROFILES["sampling"].operators)
+    }
+    assert sampling == {"mask", "process", "sample", "top_logprobs"}
+    with pytest.raises(UsageError, match="named like 'zzz'"):
+        selected(Tier.QUICK, None, "zzz")
+    with pytest.raises(UsageError, match="profile is 'zzz'; allowed: core"):
+        profile_named("zzz")
+    for profile in PROFILES.values():
+        assert profile.key <= profile.operators
+
+
+def verdict(outcome: Outcome = Outcome.PASSED, provider: str = "native", **more: Any) -> Verdict:
+    return Verdict(Case.parse(CASE), outcome, provider, **more)
+
+
+def test_claims() -> None:
+    core = PROFILES["core"]
+    assert not claims(core, Tier.FULL, []).works  # nothing ran, nothing is shown
+    assert "no claim" in claims(core, Tier.QUICK, [verdict()]).sentence()
+    good = claims(core, Tier.FULL, [verdict()])
+    assert good.works and good.native and good.sentence().startswith("claim: profile core works")
+    assert not claims(core, Tier.FULL, [verdict(), verdict(Outcome.UNSUPPORTED)]).works
+    fallen = claims(core, Tier.FULL, [verdict(provider="fallback")])
+    assert fallen.works and not fallen.native
+    full = claims(PROFILES["full"], Tier.FULL, [verdict()])
+    assert full.works and not full.native and "attend" in full.missing_native
+
+
+def test_batch_invariance_must_be_declared() -> None:
+    profile = PROFILES["batch-invariant"]
+    assert claims(profile, Tier.FULL, [verdict()]).works
+    found = claims(profile, Tier.FULL, [verdict()], ["linear"])
+    assert not found.works and "not declared: linear" in found.sentence()
+    assert claims(PROFILES["core"], Tier.FULL, [verdict()], ["linear"]).works
+
+
+def report(*verdicts: Verdict) -> Report:
+    made = Report("chip", "hardware", "a <chip>", "core", Tier.QUICK, ("rms_norm",))
+    made.verdicts = list(verdicts)
+    made.claims = claims(PROFILES["core"], Tier.QUICK, verdicts)
+    return made
+
+
+def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
+    bad = verdict(
+        Outcome.FAILED,
+        failure=Failure.NUMBERS,
+        message="<script>",
+        used={"out:ulp": float("inf")},
+    )
+    assert verdict_from_dict(json.loads(json.dumps(verdict_to_dict(bad)))) == bad
+    made = report(verdict(used={"out:ulp": 0.5}), bad)
+    html = page(made)
+    assert "<script>" not in html and "a &lt;chip&gt;" in html and "http" not in html
+    text = table(made)
+    assert "failed (numbers) rms_norm[" in text and "profile core: does not work" in text
+    write_report(made, tmp_path / "new")
+    same, equal = compare(*[str(tmp_path / "new" / "report.json")] * 2)
+    assert equal and "passes there" in same
+    with pytest.raises(UsageError, match="cannot be read"):
+        compare(str(tmp_path / "none"), str(tmp_path / "none"))
+
+
+def test_what_got_worse_is_said(tmp_path: Path) -> None:
+    for name, outcome in (("a", Outcome.PASSED), ("b", Outcome.ERROR)):
+        write_report(report(verdict(outcome)), tmp_path / name)
+    text, equal = compare(str(tmp_path / "a" / "report.json"), str(tmp_path / "b" / "report.json"))
+    assert not equal and "passed -> error: rms_norm[" in text
+
+
+def test_a_report_without_anything_native_is_the_references() -> None:
+    assert report(verdict(provider="fallback")).title.startswith("reference on cpu")
+    assert report(verdict()).title.startswith("backend chip")
+
+
+CRASH = """
+import os, time
+from deepinfer_reference.backend import ReferenceBackend
+def rms_norm(self, x, weight, eps):
+    if x.shape[0] == 1:
+        os.abort()
+    if x.shape[0] == 15:
+        time.sleep(1000)
+    return plain(self, x, weight, eps)
+plain, ReferenceBackend.rms_norm = ReferenceBackend.rms_norm, rms_norm
+"""
+
+
+def test_a_crash_and_a_hang_are_outcomes_of_their_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is replaced, and the cases after them run."""
+    (tmp_path / "sitecustomize.py").write_text(CRASH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    chosen = [
+        Check(Case.of("rms_norm", {"rows": rows, "width": 64, "eps": 1e-6}))
+        for rows in (2, 1, 15, 3)
+    ]
+    target = workers.Target("reference", "hardware", {})
+    found = {v.case.size("rows"): v for v in workers.run_isolated(chosen, target, 1, limit=20)}
+    assert {rows: str(v.outcome) for rows, v in found.items()} == {
+        2: "passed",
+        1: "error",
+        15: "timeout",
+        3: "passed",
+    }
+    assert signal.Signals.SIGABRT.name in found[1].message
+    assert "no verdict after 20 s" in found[15].message
+
+
+def first_cases(name: str) -> list[Case]:
+    cases = list(STATEFUL[name].grid(Tier.QUICK))
+    return [next(case for case in cases if case.fact("ratio") == ratio) for ratio in (1, 2)]
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_state_of_the_reference(name: str) -> None:
+    subject = Subject.of("reference", ReferenceBackend("cpu"))
+    for case in first_cases(name):
+        found = STATEFUL[name].check(case, subject)
+        assert found.passed, str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant", "ratios"),
+    [
+        ("stateful.chunks", mutants.PendingForgotten, [2]),
+        ("stateful.rollback", mutants.MembersNotKept, [2]),
+    ],
+    ids=lambda one: f"mutant-{one.__name__}" if isinstance(one, type) else str(one),
+)
+def test_state_that_is_lost_is_seen(
+    name: str, mutant: type[ReferenceBackend], ratios: list[int]
+) -> None:
+    """ratios: those of the first cases that fail; ratio 1 has no pending members."""
+    subject = Subject.of("mutant", mutant("cpu"))
+    verdicts = [STATEFUL[name].check(case, subject) for case in first_cases(name)]
+    failed = [v.case.size("ratio") for v in verdicts if not v.passed]
+    assert failed == ratios, [str(v) for v in verdicts]
+
+
+def test_every_name_has_checks() -> None:
+    found = {check.case.operator for check in checks(Tier.QUICK)}
+    assert set(NAMES) - found <= {"model.golden"}
