@@ -12,6 +12,7 @@ from deepinfer.config import ModelConfig
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.device import DEVICE, Device
 from deepinfer.conformance.cases.experts import ROUTING, Route
+from deepinfer.conformance.cases.mixture import MIXTURE
 from deepinfer.conformance.cases.mlp import MLP
 from deepinfer.conformance.cases.sampling import SAMPLING
 from deepinfer.conformance.cases.slots import SLOTS
@@ -26,7 +27,7 @@ from deepinfer_reference.backend import ReferenceBackend
 from tests.config.released import released_config
 from tests.model.shown_facts import SHOWN
 
-SUITES: list[OperatorSuite] = [*ROUTING, *MLP, *SLOTS, *SAMPLING, *DEVICE]
+SUITES: list[OperatorSuite] = [*ROUTING, *MLP, *MIXTURE, *SLOTS, *SAMPLING, *DEVICE]
 suites = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.operator)
 
 

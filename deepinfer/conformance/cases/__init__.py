@@ -16,6 +16,7 @@ from deepinfer.conformance.cases.engram_step import ENGRAM_STEP
 from deepinfer.conformance.cases.experts import ROUTING
 from deepinfer.conformance.cases.hyper import HYPER
 from deepinfer.conformance.cases.hyper_steps import HYPER_STEPS
+from deepinfer.conformance.cases.mixture import MIXTURE
 from deepinfer.conformance.cases.mlp import MLP
 from deepinfer.conformance.cases.packing import PACKING
 from deepinfer.conformance.cases.quantisers import QUANTISERS
@@ -46,6 +47,7 @@ SUITES: Mapping[str, OperatorSuite] = {
         *ATTENTION,
         *ROUTING,
         *MLP,
+        *MIXTURE,
         *SLOTS,
         *SAMPLING,
         *DEVICE,

@@ -1,0 +1,308 @@
+"""Cases of what stands around the routed experts: the shared expert, and the whole mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer.backend import (
+    Activation,
+    CallSpec,
+    ExpertSource,
+    Fact,
+    Group,
+    MlpWeights,
+    RouterWeights,
+    Routing,
+)
+from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases.experts import (
+    NUMERICS,
+    SCALE,
+    rows_range,
+    settled,
+    wide_dtype,
+)
+from deepinfer.conformance.cases.matrices import expert, matrix
+from deepinfer.conformance.cases.mlp import (
+    FEW_ROWS,
+    LIMIT,
+    WEIGHT_VALUES,
+    inputs_and_weights,
+    mlp_output_tolerance,
+    scheme_of,
+    stored_kind,
+)
+from deepinfer.conformance.cases.specs import activation
+from deepinfer.conformance.oracles import experts as oracle
+from deepinfer.conformance.oracles.rows import weight_for
+from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of
+from deepinfer.conformance.tolerances import (
+    Tolerance,
+)
+from deepinfer.conformance.values import make
+from deepinfer.conformance.world import ExpertSources
+
+
+class SharedMlp(OperatorSuite):
+    """The shared expert: a step of two matmuls, SwiGLU, and a third."""
+
+    operator = "shared_mlp"
+    row_arguments = ("a",)
+    nan_argument = "a.values"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for numerics in NUMERICS:
+            for dtype in ("bf16", "fp32"):
+                for edge, rows in FEW_ROWS.items():
+                    yield self._case(rows, 64, 96, "fp8", numerics, dtype, edge=edge)
+                for kind in ("bf16", "fp32"):
+                    yield self._case(5, 64, 32, kind, numerics, dtype, edge="kind")
+            yield self._case(5, 64, 32, "fp8", numerics, "fp64", edge="kind")
+            for values in ("large", "ties", "zeros", "nan_row", *WEIGHT_VALUES):
+                yield self._case(5, 64, 64, "fp8", numerics, values=values)
+            for limit in (0.0, 1.5):
+                yield self._case(5, 64, 64, "fp8", numerics, limit=limit, edge="limit")
+            yield self._case(3, 128, 96, "fp8", numerics, limit=1.5, edge="golden")
+            yield self._case(2, 1024, 512, "fp8", numerics, edge="deep")
+            yield self._case(2, 64, 8192, "fp8", numerics, edge="deep")
+        if tier.includes(Tier.FULL):
+            for numerics in NUMERICS:
+                yield self._case(17, 5120, 2304, "fp8", numerics, edge="released", tier=Tier.FULL)
+
+    def _case(
+        self,
+        rows: int,
+        hidden: int,
+        inner: int,
+        kind: str,
+        numerics: str,
+        dtype: str = "bf16",
+        limit: float = LIMIT,
+        **more: Any,
+    ) -> Case:
+        facts: dict[str, Fact] = {
+            "rows": rows,
+            "hidden": hidden,
+            "intermediate": inner,
+            "weight": kind,
+            "limit": limit,
+        }
+        return Case.of("shared_mlp", facts, dtype=dtype, numerics=numerics, **more)
+
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        of_rows, of_weights = inputs_and_weights(case)
+        shape = case.size("rows"), case.size("hidden")
+        x = make(of_rows, shape, generator, DTYPES[case.dtype])
+        return {
+            "a": activation(x, scheme_of(case)),
+            "weights": shared_weights(case, str(case.fact("weight")), generator, of_weights),
+            "limit": case.fact("limit"),
+            "numerics": numerics_of(case),
+        }
+
+    def calls(self, case: Case) -> list[CallSpec]:
+        return list(shared_calls(case, stored_kind(case.fact("weight")), None))
+
+    def tolerance(self, case: Case, output: str) -> Tolerance:
+        return mlp_output_tolerance(case)
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
+        if case.size("hidden") > 2048:
+            return None
+        return {"out": shared_oracle(arguments["a"], arguments["weights"], case)}
+
+
+def shared_weights(case: Case, kind: str, generator: torch.Generator, values: str) -> Any:
+    """The shared expert's matrices, to be packed."""
+    one = expert(case.size("hidden"), case.size("intermediate"), kind, generator, values)
+    parts: Any = one.w1, one.w2, one.w3
+    return MlpWeights(*parts)
+
+
+def shared_oracle(a: Activation, weights: Any, case: Case) -> Tensor:
+    """The shared expert's output by definition."""
+    source = ExpertSource(weights.w1, weights.w2, weights.w3)
+    limit = float(case.fact("limit") or 0.0)
+    x = oracle.consumed(a, source.w1.kind)
+    matrices = oracle.Matrices.of(source, a.dtype)
+    return oracle.expert(x, matrices, limit, None, numerics_of(case), a.dtype)
+
+
+def shared_calls(case: Case, kind: Fact, step: str | None) -> Iterator[CallSpec]:
+    """The shared expert's call and those inside it."""
+    hidden, inner = case.size("hidden"), case.size("intermediate")
+    dtype: dict[str, Fact] = {"dtype": case.dtype}
+    modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
+    whole: dict[str, Fact] = {
+        "hidden": hidden,
+        "intermediate": inner,
+        "weight": kind,
+        **dtype,
+        **modes,
+    }
+    ranges = rows_range(case)
+    yield CallSpec.of("shared_mlp", whole, ranges, step)
+    for inputs, outputs in ((hidden, inner), (inner, hidden)):
+        yield CallSpec.of("linear", linear_facts(case, inputs, outputs, kind), ranges, "shared_mlp")
+    yield CallSpec.of("swiglu", {**dtype, "intermediate": inner, **modes}, ranges, "shared_mlp")
+
+
+def linear_facts(
+    case: Case, inputs: int, outputs: int, kind: Fact, out: str | None = None
+) -> dict[str, Fact]:
+    """Facts of a matmul inside a step."""
+    return {
+        "dtype": case.dtype,
+        "inputs": inputs,
+        "outputs": outputs,
+        "weight": kind,
+        "scheme": scheme_of(case) if kind in ("fp8", "fp4") else None,
+        "out": out or case.dtype,
+    }
+
+
+class Mixture(OperatorSuite):
+    """Routed and shared experts of one layer, from the row to the sum."""
+
+    operator = "mixture"
+    row_arguments = ("a", "image_mask")
+    nan_argument = "a.values"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for numerics in NUMERICS:
+            for dtype in ("bf16", "fp32"):
+                for edge, rows in FEW_ROWS.items():
+                    yield self._case(rows, 6, 3, 64, 32, True, numerics, dtype, edge=edge)
+                yield self._case(5, 6, 3, 64, 32, False, numerics, dtype, edge="kind")
+            yield self._case(5, 6, 3, 64, 32, True, numerics, "fp64", edge="kind")
+            for values in ("large", "zeros", "nan_row", *WEIGHT_VALUES):
+                yield self._case(5, 6, 2, 64, 32, True, numerics, values=values)
+            for experts, k in ((1, 1), (3, 3), (128, 3), (384, 6)):
+                yield self._case(3, experts, k, 32, 32, True, numerics, edge="count")
+            yield self._case(5, 8, 3, 128, 96, True, numerics, limit=1.5, edge="golden")
+            yield self._case(2, 6, 6, 64, 2304, True, numerics, edge="deep")
+        if tier.includes(Tier.FULL):
+            for numerics in NUMERICS:
+                yield self._case(
+                    3, 6, 6, 5120, 2304, True, numerics, edge="released", tier=Tier.FULL
+                )
+
+    def _case(
+        self,
+        rows: int,
+        experts: int,
+        k: int,
+        hidden: int,
+        inner: int,
+        quantised: bool,
+        numerics: str,
+        dtype: str = "bf16",
+        limit: float = LIMIT,
+        **more: Any,
+    ) -> Case:
+        facts: dict[str, Fact] = {
+            "rows": rows,
+            "experts": experts,
+            "top_k": k,
+            "hidden": hidden,
+            "intermediate": inner,
+            "weight": "fp4" if quantised else "bf16",
+            "limit": limit,
+        }
+        return Case.of("mixture", facts, dtype=dtype, numerics=numerics, **more)
+
+    def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
+        rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
+        hidden, inner, kind = case.size("hidden"), case.size("intermediate"), case.fact("weight")
+        of_rows, of_weights = inputs_and_weights(case)
+        gate: Any = matrix(experts, hidden, "bf16", generator)
+        bias, image_bias = (torch.randn(experts, generator=generator) for _ in range(2))
+        image_mask = torch.arange(rows) % 3 == 1
+        added = torch.where(image_mask[:, None], image_bias, bias)
+        decoded = weight_for(gate, torch.bfloat16)
+        x = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
+        while not bool((good := self._settled(x, decoded, added, k)).all()):
+            again = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
+            x = torch.where(good[:, None], x, again)
+        sources = (expert(hidden, inner, str(kind), generator, of_weights) for _ in range(experts))
+        shared = "fp8" if kind == "fp4" else str(kind)
+        return {
+            "a": activation(x, scheme_of(case)),
+            "router": RouterWeights(gate, bias, image_bias, k, SCALE),
+            "experts": ExpertSources(tuple(sources)),
+            "shared": shared_weights(case, shared, generator, of_weights),
+            "image_mask": image_mask,
+            "limit": case.fact("limit"),
+            "group": Group(),
+            "numerics": numerics_of(case),
+        }
+
+    @staticmethod
+    def _settled(x: Tensor, gate: Tensor, added: Tensor, k: int) -> Tensor:
+        """Rows whose choice of experts does not hang on rounding; a row of NaN has none."""
+        return settled(x.double() @ gate.T, added, k) | torch.isnan(x).any(-1)
+
+    def calls(self, case: Case) -> list[CallSpec]:
+        ranges = rows_range(case)
+        dtype: dict[str, Fact] = {"dtype": case.dtype}
+        hidden, kind = case.size("hidden"), case.fact("weight")
+        modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
+        route: dict[str, Fact] = {
+            **dtype,
+            "experts": case.size("experts"),
+            "top_k": case.size("top_k"),
+        }
+        dispatch = {**route, "hidden": hidden}
+        experts: dict[str, Fact] = {
+            **dispatch,
+            "intermediate": case.size("intermediate"),
+            "weight": kind,
+            **modes,
+        }
+        wide = "fp64" if case.dtype == "fp64" else "fp32"
+        gate = linear_facts(case, hidden, case.size("experts"), "bf16", wide)
+        combine = {**dtype, "top_k": case.size("top_k"), "hidden": hidden}
+        return [
+            CallSpec.of("mixture", {**experts, "group": 1}, ranges),
+            CallSpec.of("linear", gate, ranges, "mixture"),
+            CallSpec.of("route", {**route, "scale": SCALE}, ranges, "mixture"),
+            CallSpec.of("dispatch", {**dispatch, "group": 1}, ranges, "mixture"),
+            CallSpec.of("expert_mlp", experts, ranges, "mixture"),
+            *shared_calls(case, "fp8" if kind == "fp4" else kind, "mixture"),
+            CallSpec.of("combine", {**combine, "numerics": case.numerics}, ranges, "mixture"),
+        ]
+
+    def tolerance(self, case: Case, output: str) -> Tolerance:
+        return mlp_output_tolerance(case)
+
+    def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
+        if case.size("hidden") > 2048 or case.values == "nan_row":
+            return None
+        a, router = arguments["a"], arguments["router"]
+        wide = wide_dtype(case.dtype)
+        logits = a.values.double() @ weight_for(router.gate, a.dtype).T
+        ids, weights = oracle.route(
+            logits.to(wide),
+            router.bias,
+            router.image_bias,
+            arguments["image_mask"],
+            router.top_k,
+            router.scale,
+        )
+        numerics = arguments["numerics"]
+        outputs = oracle.experts(
+            a,
+            Routing(ids, weights.to(wide)),
+            arguments["experts"].sources,
+            arguments["limit"],
+            numerics,
+        )
+        shared = shared_oracle(a, arguments["shared"], case)
+        return {"out": oracle.combine(outputs, ids, shared, numerics)}
+
+
+MIXTURE: tuple[OperatorSuite, ...] = (SharedMlp(), Mixture())
