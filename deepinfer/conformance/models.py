@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepinfer.backend import OPERATORS
 from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.resolution import COMPOSED, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import environment
 from deepinfer.conformance.case import Case, Failure, Tier, Verdict
@@ -26,7 +26,8 @@ from deepinfer.conformance.golden.report import FAILED
 from deepinfer.conformance.judging import Found, Wrong, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import Engine, EngineOptions, call_limits
+from deepinfer.model import model_calls
 
 LIMITS = {"fp32": (1e-4, 0.02, 0.96), "bf16": (0.12, 0.4, 0.78)}
 """Median and 95 % of a row's relative error, and share of equal argmax (the golden data's rules 1
@@ -149,27 +150,25 @@ def _counted(engine: Engine) -> dict[str, int]:
     return called
 
 
+DRAWING = frozenset({"process", "sample", "top_logprobs", "copy"})
+"""Operators that the engine calls around a forward, not the model in it."""
+
+
 def _expected(engine: Engine) -> list[str]:
-    """Native operators that a forward of this model must reach: those that it calls by name."""
-    native = set(engine.operators.providers("native"))
-    inside = {"rms_norm", "quantise", "linear"}  # may be inside a native step
-    steps = {name for name in native if OPERATORS[name] == "step"}
-    return sorted((steps | ({"embed", "store", "attend"} & native)) - inside - _hidden(native))
+    """Native operators that a forward of this model reaches, by its own list of calls.
 
-
-def _hidden(native: set[str]) -> set[str]:
-    """Operators that a native step of the backend may do without."""
-    hidden: set[str] = set()
-    if "attend_output" in native:
-        hidden.add("attend")
-    if "advance" in native:
-        hidden.add("enter")
-    for outer, inner in (("enter", "norm_quantise"), ("update_context", "norm_rope_store")):
-        if outer in native:
-            hidden.add(inner)
-    if "mixture" in native:
-        hidden.add("shared_mlp")
-    return hidden
+    A call inside a step is made only where that step is composed and reached itself.
+    """
+    options, config = engine.options, engine.config
+    calls = model_calls(config, engine.numerics, options.compute, call_limits(options, config))
+    composed = set(engine.operators.providers(COMPOSED))
+    reached: set[str | None] = {None}
+    while True:
+        more = {call.operator for call in calls if call.step in reached & {None, *composed}}
+        if more <= reached:
+            break
+        reached |= more
+    return sorted(set(engine.operators.providers(NATIVE)) & reached - DRAWING)
 
 
 def _logits(engine: Engine, ids: np.ndarray) -> Tensor:

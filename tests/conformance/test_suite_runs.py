@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.conformance import workers
+from deepinfer.backend.registry import select
+from deepinfer.conformance import models, workers
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.command import compare, write_report
 from deepinfer.conformance.document import Report, verdict_from_dict, verdict_to_dict
@@ -182,6 +183,19 @@ def test_state_that_is_lost_is_seen(
     verdicts = [STATEFUL[name].check(case, subject) for case in first_cases(name)]
     failed = [v.case.size("ratio") for v in verdicts if not v.passed]
     assert failed == ratios, [str(v) for v in verdicts]
+
+
+def test_a_model_must_call_what_the_backend_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled model reaches all primitives of the reference; one it never calls is named."""
+    subject = Subject.load(select("reference"))
+    case = Case.of("model.bundled", {"length": 7}, dtype="bf16", numerics="ref")
+    found = by_id(case.id).run(subject)
+    assert found.passed, str(found)
+    expected = models._expected
+    monkeypatch.setattr(models, "_expected", lambda engine: [*expected(engine), "mask"])
+    found = by_id(case.id).run(subject)
+    assert (found.failure, found.outcome) == (Failure.COUNT, Outcome.FAILED)
+    assert found.message.endswith("never called by the model: mask")
 
 
 def test_every_name_has_checks() -> None:
