@@ -100,10 +100,39 @@ class CallSpec:
             "step": self.step,
         }
 
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> CallSpec:
+        """The call of `to_dict`; ValueError naming what is wrong with the record."""
+        operator, step = record.get("operator"), record.get("step")
+        facts, ranges = record.get("facts", {}), record.get("ranges", {})
+        unknown = sorted(set(record) - {"operator", "facts", "ranges", "step"})
+        if unknown:
+            raise ValueError(f"unknown keys: {', '.join(map(str, unknown))}")
+        if not isinstance(operator, str) or not isinstance(step, str | None):
+            raise ValueError(f"operator is {operator!r} and step {step!r}; both are names")
+        if not isinstance(facts, Mapping) or not all(
+            isinstance(value, str | int | float | None) for value in facts.values()
+        ):
+            raise ValueError(f"facts is {facts!r}, not names with plain values")
+        if not isinstance(ranges, Mapping) or not all(map(_is_range, ranges.values())):
+            raise ValueError(f"ranges is {ranges!r}, not names with [lowest, highest]")
+        bounds = {name: (low, high) for name, (low, high) in ranges.items()}
+        return cls.of(operator, facts, bounds, step)
+
     def __str__(self) -> str:
         facts = ", ".join(f"{name}={value}" for name, value in self.facts)
         ranges = ", ".join(f"{name}={low}..{high}" for name, (low, high) in self.ranges)
         return f"{self.operator}({', '.join(part for part in (facts, ranges) if part)})"
+
+
+def _is_range(value: object) -> bool:
+    """Is it [lowest, highest], two whole numbers in order?"""
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(type(bound) is int for bound in value)
+        and value[0] <= value[1]
+    )
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,12 @@ def conformance(
     case: Annotated[
         list[str] | None, typer.Option("--case", help="Only this case, by id; repeatable.")
     ] = None,
+    case_file: Annotated[
+        str | None,
+        typer.Option(
+            "--case-file", help="The calls of a model: a file of `inspect --calls --json`."
+        ),
+    ] = None,
     report: Annotated[
         str | None, typer.Option("--report", help="Directory for report.json and report.html.")
     ] = None,
@@ -218,6 +224,9 @@ def conformance(
         int, typer.Option("--workers", help="Processes; 0 runs without isolation.")
     ] = 1,
     limit: Annotated[float, typer.Option("--limit", help="Seconds that a case may take.")] = 120.0,
+    perf: Annotated[
+        bool, typer.Option("--perf", help="Time the cases; hold them against the device's limits.")
+    ] = False,
     compare: Annotated[
         tuple[str, str] | None,
         typer.Option("--compare", help="Two reports: say what changed, run nothing."),
@@ -241,6 +250,8 @@ def conformance(
         flags = ["--profile", profile, "--tier", tier, "--workers", str(workers)]
         flags += ["--limit", str(limit), *(["--native"] if native else [])]
         flags += ["--operator", operator] if operator else []
+        flags += ["--case-file", case_file] if case_file else []
+        flags += ["--perf"] if perf else []
         flags += [part for one in ids for part in ("--case", one)]
         rows, text = command.run_all(flags, environment.names(environment.SKIP_BACKENDS))
         print(json_module.dumps(rows, indent=2) if json else text)
@@ -257,8 +268,10 @@ def conformance(
             tier=tier,
             pattern=operator,
             ids=ids,
+            case_file=case_file,
             workers=workers,
             limit=limit,
+            perf=perf,
             directory=report,
             on_verdict=lambda verdict: advance(1),
         )

@@ -171,6 +171,21 @@ def _fact(text: str) -> Fact:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """How long a call takes (`--perf`): median, 10 % and 90 % of the rounds in seconds.
+
+    bytes: that the call must move. flops: its floating-point operations.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The result of one case.
 
@@ -185,6 +200,7 @@ class Verdict:
     message: str = ""
     used: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    timing: Timing | None = None
 
     @property
     def passed(self) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.compare import Difference, compare
+from deepinfer.conformance.hardware import require_memory
 from deepinfer.conformance.judging import Found, Wrong, declared, judge, shortened
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import (
@@ -84,7 +85,9 @@ class _Check:
 
     def run(self, thorough: bool) -> None:
         case, suite = self.case, self.suite
-        table = self.subject.table(suite.calls(case))
+        calls = suite.calls(case)
+        require_memory(calls)
+        table = self.subject.table(calls)
         self.found.provider = suite.provider(case, table)
         arguments = suite.inputs(case, generator_of(case))
         got = self.ran(table, arguments)

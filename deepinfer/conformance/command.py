@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.backend.registry import Selected, discover
+from deepinfer.conformance.call_cases import cases_of_file
 from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.conformance.document import Report, read_report
 from deepinfer.conformance.dump import dump_case
@@ -39,12 +41,16 @@ def run(
     tier: str = "quick",
     pattern: str | None = None,
     ids: tuple[str, ...] = (),
+    case_file: str | None = None,
     workers: int = 1,
     limit: float,
+    perf: bool = False,
     directory: str | None = None,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
     """Run the suite on one backend in one mode; writes the report where a directory is named."""
+    if case_file is not None:
+        ids = (*ids, *chosen_from(case_file, profile, tier, pattern))
     report = run_suite(
         chosen,
         profile_named(profile),
@@ -53,11 +59,33 @@ def run(
         ids=ids,
         workers=workers,
         limit=limit,
+        perf=perf,
         on_verdict=on_verdict,
     )
     if directory is not None:
         write_report(report, Path(directory))
     return report
+
+
+def chosen_from(
+    case_file: str, profile: str, tier: str, pattern: str | None = None
+) -> tuple[str, ...]:
+    """Ids of the cases of a file of calls, of the operators of a profile and of a pattern.
+
+    UsageError where none is left.
+    """
+    wanted = profile_named(profile).operators
+    ids = tuple(
+        case.id
+        for case in cases_of_file(case_file, tier_named(tier))
+        if case.operator in wanted and fnmatch.fnmatch(case.operator, pattern or "*")
+    )
+    if not ids:
+        raise UsageError(
+            f"case file {case_file!r} has no call of an operator of profile {profile}"
+            + (f" named like {pattern!r}" if pattern else "")
+        )
+    return ids
 
 
 def write_report(report: Report, directory: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,17 +16,21 @@ from typing import Any
 
 from deepinfer.backend import CONTRACT_VERSION
 from deepinfer.config.machine import commit, cpu_name
-from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
+from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Timing, Verdict
+from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import Claims
+from deepinfer.conformance.schema import SCHEMA, problem
 from deepinfer.errors import UsageError
 
-SCHEMA = 1
 PACKAGES = ("deepinfer-core", "torch", "numpy", "hypothesis")
 
 
 @dataclass
 class Report:
-    """One run: what was tested, where, and every verdict."""
+    """One run: what was tested, where, and every verdict.
+
+    ceilings: of the device, where cases were timed.
+    """
 
     accelerator: str
     mode: str
@@ -41,6 +45,7 @@ class Report:
     environment: Mapping[str, Any] = field(default_factory=lambda: environment())
     verdicts: list[Verdict] = field(default_factory=list)
     claims: Claims | None = None
+    ceilings: Ceilings | None = None
 
     @property
     def title(self) -> str:
@@ -75,6 +80,7 @@ class Report:
             "seconds": round(self.seconds, 3),
             "workers": self.workers,
             "environment": dict(self.environment),
+            "ceilings": None if self.ceilings is None else self.ceilings.to_dict(),
             "native_operators": list(self.native_operators),
             "claims": {
                 "works": self.claims.works,
@@ -84,8 +90,20 @@ class Report:
                 "sentence": self.claims.sentence(),
             },
             "counts": dict(self.counts()),
-            "cases": [verdict_to_dict(verdict) for verdict in self.verdicts],
+            "cases": [self._case(verdict) for verdict in self.verdicts],
         }
+
+    def share(self, verdict: Verdict) -> float | None:
+        """The part of the device's nearer ceiling that a timed case reached."""
+        if verdict.timing is None or self.ceilings is None:
+            return None
+        return self.ceilings.share(verdict.timing)
+
+    def _case(self, verdict: Verdict) -> dict[str, Any]:
+        record, share = verdict_to_dict(verdict), self.share(verdict)
+        if share is not None:
+            record["timing"]["share"] = round(share, 6)
+        return record
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -103,6 +121,7 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
         "message": verdict.message,
         "used": used,
         "seconds": round(verdict.seconds, 6),
+        "timing": None if verdict.timing is None else asdict(verdict.timing),
     }
 
 
@@ -116,6 +135,7 @@ def verdict_from_dict(record: Mapping[str, Any]) -> Verdict:
         record["message"],
         {name: float(value) for name, value in record["used"].items()},
         record["seconds"],
+        Timing(**record["timing"]) if record["timing"] else None,
     )
 
 
@@ -125,13 +145,10 @@ def read_report(path: str | Path) -> dict[str, Any]:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"report {str(path)!r} cannot be read: {error}") from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise UsageError(
-            f"report {str(path)!r} has schema {document.get('schema')!r} and this version reads "
-            f"{SCHEMA}"
-            if isinstance(document, dict)
-            else f"report {str(path)!r} is no report"
-        )
+    wrong = problem(document)
+    if wrong:
+        raise UsageError(f"report {str(path)!r} cannot be read: {wrong}")
+    assert isinstance(document, dict)
     return document
 
 

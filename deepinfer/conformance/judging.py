@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
+from deepinfer.conformance.hardware import Lacking
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UnsupportedOperatorError
 
@@ -44,6 +45,8 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
         outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
     except UnsupportedOperatorError as error:
         outcome, message = Outcome.UNSUPPORTED, str(error)
+    except Lacking as lacking:
+        outcome, message = Outcome.SKIPPED, str(lacking)
     except Exception as error:
         outcome, message = Outcome.ERROR, shortened(error)
     seconds = time.perf_counter() - started

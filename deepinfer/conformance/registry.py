@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from deepinfer.conformance.case import Case, Tier, Verdict
+from deepinfer.conformance.case import Case, Outcome, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
+from deepinfer.conformance.judging import shortened
 from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.perf import timed
 from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Invalid
@@ -42,8 +44,17 @@ class Check:
         """The id of its case."""
         return self.case.id
 
-    def run(self, subject: Subject) -> Verdict:
-        """Its verdict; never raises for what the backend does."""
+    def run(self, subject: Subject, perf: bool = False) -> Verdict:
+        """Its verdict; never raises for what the backend does. perf: time it if it passed."""
+        verdict = self._checked(subject)
+        if not perf or not verdict.passed or self.invalid or self.case.operator in STATES:
+            return verdict
+        try:
+            return replace(verdict, timing=timed(self.case, SUITES[self.case.operator], subject))
+        except Exception as error:
+            return replace(verdict, outcome=Outcome.ERROR, message=f"timing: {shortened(error)}")
+
+    def _checked(self, subject: Subject) -> Verdict:
         if self.case.operator in STATES:
             return STATES[self.case.operator].check(self.case, subject)
         suite = SUITES[self.case.operator]

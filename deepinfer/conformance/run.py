@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from deepinfer.backend.registry import Selected
+from deepinfer.conformance.call_cases import claimed_cases
 from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.conformance.document import Report
+from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import LATER, PACKING, Profile, claims
 from deepinfer.conformance.registry import Check, selected
 from deepinfer.conformance.subject import Subject
@@ -26,16 +28,22 @@ def run_suite(
     ids: Iterable[str] = (),
     workers: int = 0,
     limit: float = TIME_LIMIT,
+    perf: bool = False,
     on_verdict: OnVerdict = lambda verdict: None,
 ) -> Report:
     """The report of a run. pattern: of operator names; ids: these cases alone.
 
     workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
+    perf: time the cases that passed, one at a time.
     """
     if workers < 0:
         raise UsageError(f"workers is {workers}; allowed: 0 (this process) or more")
+    if perf and workers > 1:
+        raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
     subject = Subject.load(chosen)
     checks = selected(tier, profile.operators, pattern, ids)
+    if not ids:
+        checks += claimed(subject, {check.case.operator for check in checks})
     report = Report(
         chosen.spec.name,
         chosen.mode.name,
@@ -46,8 +54,9 @@ def run_suite(
         workers=workers,
         device=str(subject.backend.device),
     )
+    report.ceilings = Ceilings.measure(subject.backend) if perf else None
     started = time.monotonic()
-    for verdict in _verdicts(checks, subject, chosen, workers, limit):
+    for verdict in _verdicts(checks, subject, chosen, workers, limit, perf):
         report.verdicts.append(verdict)
         on_verdict(verdict)
     order = {check.id: place for place, check in enumerate(checks)}
@@ -58,10 +67,20 @@ def run_suite(
     return report
 
 
+def claimed(subject: Subject, operators: Iterable[str]) -> list[Check]:
+    """Checks at the ends of the sub-ranges that the subject claims for these operators."""
+    return [Check(case, True) for case in dict.fromkeys(claimed_cases(subject, operators))]
+
+
 def _verdicts(
-    checks: list[Check], subject: Subject, chosen: Selected, workers: int, limit: float
+    checks: list[Check],
+    subject: Subject,
+    chosen: Selected,
+    workers: int,
+    limit: float,
+    perf: bool,
 ) -> Iterable[Verdict]:
     if not workers:
-        return (check.run(subject) for check in checks)
-    target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment)
+        return (check.run(subject, perf) for check in checks)
+    target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment, perf)
     return run_isolated(checks, target, workers, limit)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Batch, CallSpec, Contract, Numerics
+from deepinfer.backend import Batch, CallSpec, Contract, Fact, Numerics
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
@@ -55,6 +55,11 @@ class OperatorSuite(ABC):
     @abstractmethod
     def calls(self, case: Case) -> list[CallSpec]:
         """The operator's call as the model would list it, then those inside it if it is a step."""
+
+    def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
+        """Facts that a case takes from a call of the model: by default those of the same name."""
+        own = dict(case.facts)
+        return {name: value for name, value in call.facts if name in own}
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         """What is compared, by name. By default the result, or its parts by their paths.

@@ -26,7 +26,8 @@ def main(accelerator: str, mode: str, read: int, write: int) -> None:
             asked = json.loads(line)
             found = by_id(asked["id"])
             check = Check(found.case, asked["thorough"], found.invalid)
-            print(json.dumps(verdict_to_dict(check.run(subject))), file=replies, flush=True)
+            verdict = check.run(subject, asked["perf"])
+            print(json.dumps(verdict_to_dict(verdict)), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -29,15 +29,17 @@ START_LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Target:
-    """Which backend the workers load. environment: variables of its mode."""
+    """Which backend the workers load. environment: variables of its mode. perf: time cases."""
 
     accelerator: str
     mode: str
     environment: Mapping[str, str]
+    perf: bool = False
 
 
 class _Worker:
     def __init__(self, target: Target) -> None:
+        self._target = target
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         self._buffer = b""
@@ -70,7 +72,8 @@ class _Worker:
 
     def run(self, check: Check, limit: float) -> Verdict | None:
         """The verdict; None when the worker is of no use any more: see `ended`."""
-        asked = json.dumps({"id": check.id, "thorough": check.thorough})
+        perf = self._target.perf
+        asked = json.dumps({"id": check.id, "thorough": check.thorough, "perf": perf})
         try:
             os.write(self._requests, asked.encode() + b"\n")
         except BrokenPipeError:

@@ -54,6 +54,13 @@ def ngram_hash(
     )
 
 
+def heads_of(call: CallSpec, orders: Fact) -> Fact:
+    """Heads per order of a call that states its columns; 0 where they do not divide."""
+    columns = call.fact("columns")
+    assert isinstance(columns, int) and isinstance(orders, int)
+    return columns // (orders - 1) if columns % (orders - 1) == 0 else 0
+
+
 def histories(rows: int, orders: int, ids: int, generator: torch.Generator) -> Tensor:
     """Histories [T, n] of two sequences that follow each other, with images and starts in them.
 
@@ -121,6 +128,9 @@ class NgramRows(OperatorSuite):
         orders = case.size("orders")
         facts = {"orders": orders, "columns": (orders - 1) * case.size("heads")}
         return [call(case, "ngram_rows", facts)]
+
+    def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
+        return {"orders": call.fact("orders"), "heads": heads_of(call, call.fact("orders"))}
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         return {"out": hashed(arguments["history"], arguments["hash"])}

@@ -9,7 +9,7 @@ import torch
 
 from deepinfer.backend import Activation, CallSpec, EngramWeights, Fact
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.engram import gate_weight, histories, ngram_hash
+from deepinfer.conformance.cases.engram import gate_weight, heads_of, histories, ngram_hash
 from deepinfer.conformance.cases.hyper import stream_facts
 from deepinfer.conformance.cases.matrices import matrix, table
 from deepinfer.conformance.cases.specs import EPS, FP8, ROWS, call, linear_call
@@ -70,6 +70,10 @@ class EngramStep(OperatorSuite):
             "modulus": modulus,
         }
         return Case.of("engram", facts, dtype=dtype, **more)
+
+    def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
+        heads = heads_of(call, case.fact("orders"))
+        return {**super().facts_of(case, call), "heads": heads}
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, count, width = (case.size(name) for name in ("rows", "streams", "width"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from deepinfer.backend import Activation, CallSpec, IndexerWeights
+from deepinfer.backend import Activation, CallSpec, Fact, IndexerWeights
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
@@ -142,6 +142,11 @@ class Select(OperatorSuite):
         quantised = case.fact("weight") == "fp8"
         rows = 4 * case.size("length")
         return part_calls(case, "select", text, plan, rows=rows, quantised=quantised)
+
+    def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
+        """A layer without candidates states no block; the case keeps its own, which is not read."""
+        facts = super().facts_of(case, call)
+        return {name: value for name, value in facts.items() if value is not None}
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         count = real_rows(arguments["batch"])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, Batch, CallSpec
+from deepinfer.backend import Activation, Batch, CallSpec, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
 from deepinfer.conformance.oracles import selection
@@ -258,7 +258,8 @@ class Top(_Chosen):
         columns = torch.arange(case.size("columns"))
         if case.fact("beyond") == "masked":
             scores.masked_fill_(columns >= visible.unsqueeze(-1), float("-inf"))
-        kept, size = case.size("kept"), case.size("block")
+        kept = case.size("kept")
+        size = 1 if case.fact("block") is None else case.size("block")
         return {
             **arguments,
             "k": case.size("top_k"),
@@ -267,11 +268,13 @@ class Top(_Chosen):
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
-        kept = bool(case.size("kept"))
-        facts = {"top_k": case.size("top_k"), "candidates": kept}
-        block = case.size("block") if kept else None
-        own = {"dtype": case.dtype, "block": block, **facts}
+        facts = {"top_k": case.size("top_k"), "candidates": bool(case.size("kept"))}
+        own = {"dtype": case.dtype, "block": case.fact("block"), **facts}
         return [CallSpec.of("top", own, self.ranges(case))]
+
+    def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
+        kept = max(3, case.size("kept")) if call.fact("candidates") else 0
+        return {**super().facts_of(case, call), "kept": kept}
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         return {"out": selection.top(**arguments)}

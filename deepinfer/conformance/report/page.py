@@ -9,6 +9,7 @@ from deepinfer.conformance.document import Report, by_operator
 
 SLOWEST = 20
 BUCKETS = 10
+TIMED = 100
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -47,6 +48,7 @@ def page(report: Report) -> str:
         "<h2>Operators</h2>",
         _operators(report),
         *_failures(report),
+        *_timings(report),
         "<h2>Slowest cases</h2>",
         _slowest(report),
     ]
@@ -106,6 +108,41 @@ def _row(verdict: Verdict) -> str:
         f"<tr><td class='bad'>{_text(str(verdict.outcome) + kind)}</td>"
         f"<td><code>{_text(verdict.case.id)}</code></td><td>{_text(verdict.message)}</td></tr>"
     )
+
+
+def _timings(report: Report) -> list[str]:
+    """Timed cases, those with most work first."""
+    timed = [verdict for verdict in report.verdicts if verdict.timing is not None]
+    if report.ceilings is None or not timed:
+        return []
+    ceilings = report.ceilings
+    flops = ", ".join(f"{name} {value / 1e9:.3g} GFLOP/s" for name, value in ceilings.flops.items())
+    rows = []
+    for verdict in sorted(timed, key=_work, reverse=True)[:TIMED]:
+        timing, share = verdict.timing, report.share(verdict)
+        assert timing is not None and share is not None
+        cells = (
+            f"{1e6 * timing.median:.1f}",
+            f"{1e6 * timing.low:.1f} to {1e6 * timing.high:.1f}",
+            f"{timing.bytes / 1e6:.3f}",
+            f"{timing.flops / 1e6:.3f}",
+            f"{share:.1%}",
+        )
+        numbers = "".join(f"<td class='n'>{cell}</td>" for cell in cells)
+        rows.append(f"<tr>{numbers}<td><code>{_text(verdict.case.id)}</code></td></tr>")
+    return [
+        "<h2>Times</h2>",
+        f"<p>Measured on this device: {ceilings.bandwidth / 1e9:.3g} GB/s, {_text(flops)}. The "
+        f"{len(rows)} cases with most work.</p>",
+        "<table id='timings'><tr><th class='n'>median, us</th><th class='n'>10 to 90 %</th>"
+        "<th class='n'>MB</th><th class='n'>MFLOP</th><th class='n'>share</th><th>case</th></tr>",
+        f"{''.join(rows)}</table>",
+    ]
+
+
+def _work(verdict: Verdict) -> tuple[int, int]:
+    assert verdict.timing is not None
+    return verdict.timing.flops, verdict.timing.bytes
 
 
 def _slowest(report: Report) -> str:

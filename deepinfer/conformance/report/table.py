@@ -6,6 +6,7 @@ from deepinfer.conformance.case import Outcome, Verdict
 from deepinfer.conformance.document import Report, by_operator
 
 MOST_FAILURES = 20
+MICRO = 1e6
 
 
 def table(report: Report) -> str:
@@ -28,7 +29,7 @@ def table(report: Report) -> str:
             f"{operator:<18}{provider:<10}{passed:>8}{len(verdicts) - passed:>7}"
             f"{used:>11.0%} {seconds:>8.1f}"
         )
-    lines += ["", *_failures(report.verdicts)]
+    lines += ["", *_timings(report), *_failures(report.verdicts)]
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report.counts().items()))
     lines.append(f"{counts} in {report.seconds:.0f} s")
     assert report.claims is not None
@@ -42,3 +43,33 @@ def _failures(verdicts: list[Verdict]) -> list[str]:
     if len(bad) > MOST_FAILURES:
         lines.append(f"... and {len(bad) - MOST_FAILURES} more; the report has all of them")
     return [*lines, ""] if lines else []
+
+
+def _timings(report: Report) -> list[str]:
+    """The largest timed case of each operator: its time, and how near it comes to the device."""
+    if report.ceilings is None:
+        return []
+    ceilings = report.ceilings
+    flops = ", ".join(f"{name} {value / 1e9:.3g}" for name, value in ceilings.flops.items())
+    lines = [
+        f"device: {ceilings.bandwidth / 1e9:.3g} GB/s, GFLOP/s {flops}; the largest case of each "
+        "operator, times in microseconds",
+        f"{'operator':<18}{'median':>10}{'10 %':>10}{'90 %':>10}{'MB':>9}{'MFLOP':>10}{'share':>8}",
+    ]
+    for operator, verdicts in by_operator(report.verdicts).items():
+        timed = [verdict for verdict in verdicts if verdict.timing is not None]
+        if timed:
+            largest = max(timed, key=_work)
+            timing, share = largest.timing, report.share(largest)
+            assert timing is not None and share is not None
+            times = (MICRO * timing.median, MICRO * timing.low, MICRO * timing.high)
+            lines.append(
+                f"{operator:<18}{times[0]:>10.0f}{times[1]:>10.0f}{times[2]:>10.0f}"
+                f"{timing.bytes / 1e6:>9.2f}{timing.flops / 1e6:>10.2f}{share:>8.1%}"
+            )
+    return [*lines, ""]
+
+
+def _work(verdict: Verdict) -> tuple[int, int]:
+    assert verdict.timing is not None
+    return verdict.timing.flops, verdict.timing.bytes

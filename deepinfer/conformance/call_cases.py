@@ -1,0 +1,176 @@
+"""Cases of calls: a model's own shapes, and the ends of what a backend claims.
+
+`deepinfer inspect CHECKPOINT --calls --json` lists the calls of a model, each with the shapes that
+never change and with ranges of those that do. A call becomes cases of its operator's suite: a case
+of the declared grid gets the call's facts, and is taken when the suite lists it as that very call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from deepinfer.backend import CallSpec, Fact
+from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases import SUITES
+from deepinfer.conformance.cases.batches import LAYOUTS
+from deepinfer.conformance.subject import Subject
+from deepinfer.conformance.suite import OperatorSuite
+from deepinfer.errors import UsageError
+
+MOST_ROWS = {Tier.QUICK: 17, Tier.FULL: 130}
+MOST_LENGTH = {Tier.QUICK: 130, Tier.FULL: 4096}
+"""How far a tier follows a range of rows, or of lengths, towards its end; soak goes there."""
+
+
+def read_calls(path: str | Path) -> list[CallSpec]:
+    """The calls in a file: the document of `inspect --calls --json`, or its list of calls.
+
+    UsageError where the file is neither, names the entry that is wrong.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"case file {str(path)!r} cannot be read: {error}") from error
+    listed = document.get("calls") if isinstance(document, dict) else document
+    if not isinstance(listed, list) or not listed:
+        raise UsageError(
+            f"case file {str(path)!r} lists no calls; make one with "
+            "`deepinfer inspect CHECKPOINT --calls --json`"
+        )
+    calls = []
+    for number, record in enumerate(listed):
+        try:
+            if not isinstance(record, dict):
+                raise ValueError(f"it is {record!r}, not an object")
+            calls.append(CallSpec.from_dict(record))
+        except ValueError as error:
+            raise UsageError(f"case file {str(path)!r}, call {number}: {error}") from None
+    return calls
+
+
+def cases_of(call: CallSpec, tier: Tier) -> list[Case]:
+    """Cases at both ends of the call's ranges, as far as the tier goes.
+
+    UsageError where the suite has no such operator, or no case with these facts.
+    """
+    suite = SUITES.get(call.operator)
+    if suite is None:
+        raise UsageError(
+            f"call {call}: no operator {call.operator!r} in the suite; there are: "
+            f"{', '.join(sorted(SUITES))}"
+        )
+    template = _template(suite, call)
+    if template is None:
+        raise UsageError(
+            f"call {call}: no case of {call.operator} has these facts; one that has lists "
+            f"{_facts_listed(suite)}"
+        )
+    return list(dict.fromkeys(_ends(template, dict(call.ranges), tier)))
+
+
+def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
+    """The cases of all calls in a file, each once."""
+    return list(dict.fromkeys(case for call in read_calls(path) for case in cases_of(call, tier)))
+
+
+def claimed_cases(subject: Subject, operators: Iterable[str]) -> Iterator[Case]:
+    """Both ends of every sub-range that the backend claims, and the first call beyond each.
+
+    A backend answers a call with the rows or lengths that it runs; the calls beyond go elsewhere,
+    and the table of operators must send them there.
+    """
+    for name in sorted(subject.native & set(operators) & set(SUITES)):
+        suite = SUITES[name]
+        seen: set[tuple[tuple[str, Fact], ...]] = set()
+        for template in suite.grid(Tier.QUICK):
+            calls = suite.calls(template) if template.values == "normal" else []
+            if not calls or calls[0].operator != name or calls[0].facts in seen:
+                continue
+            seen.add(calls[0].facts)
+            for what, (low, high) in subject.backend.supports(calls[0]).ranges:
+                for size in (low - 1, low, high, high + 1):
+                    if size >= 0:
+                        yield from _sized(_plain(template), {what: size}, edge="claimed")
+
+
+def _template(suite: OperatorSuite, call: CallSpec) -> Case | None:
+    """A case that the suite lists as this call, whatever its rows and lengths."""
+    facts = dict(call.facts)
+    dtype, numerics = facts.get("dtype"), facts.get("numerics")
+    for case in suite.grid(Tier.FULL):
+        if case.values != "normal" or not all(value for _, value in _sizes(case)):
+            continue
+        own = {**dict(case.facts), **suite.facts_of(case, call)}
+        changed = replace(
+            _plain(case),
+            facts=tuple(sorted(own.items())),
+            dtype=case.dtype if dtype is None else str(dtype),
+            numerics=case.numerics if numerics is None else str(numerics),
+        )
+        try:
+            listed = suite.calls(changed)
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+            continue
+        if listed and (listed[0].operator, listed[0].facts) == (call.operator, call.facts):
+            return changed
+    return None
+
+
+def _plain(case: Case) -> Case:
+    return replace(case, edge="", seed=0, tier=Tier.QUICK)
+
+
+def _sizes(case: Case) -> Iterator[tuple[str, Fact]]:
+    """Facts of a case that count rows or lengths."""
+    for name in ("rows", "length", "columns"):
+        if name in dict(case.facts):
+            yield name, case.fact(name)
+
+
+def _ends(template: Case, ranges: Mapping[str, tuple[int, int]], tier: Tier) -> Iterator[Case]:
+    limits = {"rows": MOST_ROWS.get(tier), "length": MOST_LENGTH.get(tier)}
+    for end in (0, 1):
+        sizes = {}
+        for name, bounds in ranges.items():
+            most = limits.get(name)
+            sizes[name] = bounds[end] if most is None else min(bounds[end], most)
+        yield from _sized(template, sizes, edge="call")
+
+
+def _sized(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case]:
+    """The case with other rows and lengths.
+
+    Where a layout says which rows there are, a length is run as a decode step and rows as a prompt.
+    """
+    facts = dict(template.facts)
+    if "layout" in facts:
+        assert {"decode", "prompt"} <= LAYOUTS.keys()
+        for name, layout in (("length", "decode"), ("rows", "prompt")):
+            if name in sizes:
+                size = (
+                    sizes[name]
+                    if name == "length"
+                    else min(sizes.get("length", 1 << 62), sizes[name])
+                )
+                changed = {**facts, "layout": layout, "length": size}
+                if "columns" in facts:
+                    changed["columns"] = max(1, size // max(1, template.size("ratio")))
+                yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
+        return
+    changed = {**facts, **{name: size for name, size in sizes.items() if name in facts}}
+    if "columns" in facts and "length" in sizes:
+        changed["columns"] = sizes["length"]
+    if changed != facts or not sizes:
+        yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
+
+
+def _facts_listed(suite: OperatorSuite) -> str:
+    """The call of the first case, as an example of what can be asked."""
+    for case in suite.grid(Tier.QUICK):
+        calls = suite.calls(case)
+        if calls:
+            return str(calls[0])
+    return "nothing"

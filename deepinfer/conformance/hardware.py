@@ -1,0 +1,59 @@
+"""What a case needs of the machine: cases that do not fit are skipped, and the reason is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from deepinfer.backend import CallSpec
+
+BYTES_PER_ELEMENT = 24
+"""Of a stored matrix while a case runs: drawn in fp32, stored, packed, read by the reference in
+fp32 and by the wide reference in float64."""
+
+MATRICES: Mapping[str, tuple[str, ...]] = {
+    "linear": ("inputs", "outputs"),
+    "grouped_linear": ("groups", "inputs", "outputs"),
+    "embed": ("vocabulary", "width"),
+    "logits": ("vocabulary", "hidden"),
+    "gather": ("table_rows", "width"),
+    "expert_mlp": ("experts", "hidden", "intermediate"),
+    "mixture": ("experts", "hidden", "intermediate"),
+}
+"""Facts of a call whose product is the number of elements of one of its matrices."""
+COPIES = {"expert_mlp": 3, "mixture": 3}
+
+
+class Lacking(Exception):
+    """This machine cannot run the case; the text says what it lacks."""
+
+
+def needed_bytes(calls: Iterable[CallSpec]) -> int:
+    """Memory that the matrices of a case take while it runs; its own call stands first."""
+    call = next(iter(calls), None)
+    if call is None or call.operator not in MATRICES:
+        return 0
+    sizes = [call.fact(name) for name in MATRICES[call.operator]]
+    elements = math.prod(size for size in sizes if isinstance(size, int))
+    return elements * COPIES.get(call.operator, 1) * BYTES_PER_ELEMENT
+
+
+def available_bytes() -> int | None:
+    """Memory of the host that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    sizes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(sizes[0]) * 1024 if sizes else None
+
+
+def require_memory(calls: Iterable[CallSpec]) -> None:
+    """Lacking where the matrices of a case do not fit into the host's memory."""
+    needed, available = needed_bytes(calls), available_bytes()
+    if available is not None and needed > available:
+        raise Lacking(
+            f"host memory: this case takes about {needed / 2**30:.0f} GiB, "
+            f"{available / 2**30:.0f} GiB can be had"
+        )
