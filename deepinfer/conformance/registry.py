@@ -15,6 +15,7 @@ from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
 from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.properties import check_property, is_property, property_cases
 from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Invalid
@@ -47,6 +48,8 @@ class Check:
         if self.case.operator in STATES:
             return STATES[self.case.operator].check(self.case, subject)
         suite = SUITES[self.case.operator]
+        if is_property(self.case):
+            return check_property(self.case, suite, subject)
         if self.invalid is not None:
             return check_invalid(self.invalid, suite, subject)
         return check_case(self.case, suite, subject, thorough=self.thorough)
@@ -61,6 +64,7 @@ def checks(tier: Tier) -> tuple[Check, ...]:
         thorough = {case.id for case in thorough_cases(cases, THOROUGH[tier])}
         found += [Check(case, case.id in thorough) for case in cases]
         found += [Check(invalid.case, False, invalid) for invalid in suite.invalid()]
+        found += [Check(case) for case in property_cases(suite, tier)]
     for state in STATES.values():
         found += [Check(case) for case in state.grid(tier) if tier.includes(case.tier)]
     _distinct(found)
@@ -110,6 +114,8 @@ def by_id(text: str) -> Check:
             f"{', '.join(sorted(NAMES))}"
         )
     if case.operator in STATES:
+        return Check(case)
+    if is_property(case):
         return Check(case)
     for invalid in SUITES[case.operator].invalid():
         if invalid.case == case:
