@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from deepinfer.backend.registry import Selected
 from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
 from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.pairs import PAIR, Pair, pair_cases, partners
 from deepinfer.conformance.properties import check_property, is_property, property_cases
 from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
@@ -25,7 +27,7 @@ THOROUGH = {Tier.QUICK: 3, Tier.FULL: 20, Tier.SOAK: 20}
 """Cases of an operator and edge that are also repeated, permuted and given a row of NaN."""
 
 
-STATES: Mapping[str, StatefulSuite | ModelSuite] = {**STATEFUL, **MODELS}
+STATES: Mapping[str, StatefulSuite | ModelSuite | Pair] = {**STATEFUL, PAIR: Pair(), **MODELS}
 """Suites of more than one call, by the name that their cases have in place of an operator."""
 NAMES = (*SUITES, *STATES)
 
@@ -84,9 +86,11 @@ def selected(
     operators: Iterable[str] | None = None,
     pattern: str | None = None,
     ids: Iterable[str] = (),
+    chosen: Selected | None = None,
 ) -> list[Check]:
     """The checks of a tier, restricted to operators, to a pattern of their names, or to ids.
 
+    chosen: the backend, whose pairs with the other installed ones are among the checks.
     UsageError for a pattern that no operator has, and for an id of no operator. An id that is in no
     grid is built all the same, so that a case can be varied by hand; it is checked thoroughly.
     """
@@ -102,7 +106,10 @@ def selected(
                 f"{', '.join(sorted(NAMES))}"
             )
         wanted &= named
-    return [check for check in checks(tier) if check.case.operator in wanted]
+    found = [check for check in checks(tier) if check.case.operator in wanted]
+    if chosen is not None and PAIR in wanted:
+        found += [Check(case) for case in pair_cases(tier, chosen.spec.name, partners(chosen))]
+    return found
 
 
 def by_id(text: str) -> Check:

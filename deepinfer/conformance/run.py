@@ -35,7 +35,7 @@ def run_suite(
     if workers < 0:
         raise UsageError(f"workers is {workers}; allowed: 0 (this process) or more")
     subject = Subject.load(chosen)
-    checks = selected(tier, profile.operators, pattern, ids)
+    checks = selected(tier, profile.operators, pattern, ids, chosen)
     report = Report(
         chosen.spec.name,
         chosen.mode.name,

@@ -109,13 +109,12 @@ def _returned(case: Case, table: Operators, arguments: Arguments, call: Call) ->
     before = placed["pool"].data.cpu().clone()
     images = table.export(placed["pool"], placed["blocks"]).clone()
     placed["pool"].data[:, : arguments["pool"].image_bytes] ^= 0x5A
-    everywhere = torch.arange(len(before))
-    kept = ~torch.isin(everywhere, arguments["blocks"])
+    moved = torch.isin(torch.arange(len(before)), arguments["blocks"])
     table.import_(placed["pool"], placed["blocks"], images)
     table.synchronise()
     after = placed["pool"].data.cpu()
     image = slice(0, arguments["pool"].image_bytes)
-    _same(after[~kept, image], before[~kept, image], "exported and imported")
+    _same(after[moved, image], before[moved, image], "exported and imported")
 
 
 def _reread(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
@@ -146,8 +145,9 @@ def _drawn(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:
     return check_case(case, suite, subject)
 
 
+RANDOM = "random"
 RELATIONS: Mapping[str, Relation] = {
-    "random": Relation(_drawn),
+    RANDOM: Relation(_drawn),
     "batches": Relation(check_batches),
     "idempotent": _between(_idempotent, "quantise"),
     "monotone": _between(_monotone, "quantise"),
