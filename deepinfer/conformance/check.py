@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,6 +62,11 @@ def check_case(
     return judge(case, lambda found: _Check(case, suite, subject, found).run(thorough))
 
 
+def check_batches(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:
+    """The verdict of rows permuted, and of a batch cut in two: every part as the whole has it."""
+    return judge(case, lambda found: _Check(case, suite, subject, found).run_batches())
+
+
 def expected_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
     """The right outputs of a case, in the precision that its tolerances ask for."""
     arguments = suite.inputs(case, generator_of(case))
@@ -93,16 +98,38 @@ class _Check:
         got = self.ran(table, arguments)
         want = self.wanted(arguments)
         self.same_names(got, want)
-        if any(suite.tolerance(case, name).metric is Metric.SETS for name in want):
-            truth = self.subject.truth
-            self.scores = suite.scores(case, World(truth).place(clone(arguments)), truth)
+        self.scored(arguments, want)
         self.compared(got, want, self.suite.tolerance)
         if self.subject.is_reference:
             self.judged(got, arguments)
         if thorough:
             self.repeated(table, arguments, got)
-            self.rows_alone(table, arguments, got)
+            self.rows_alone(table, arguments, got, suite.samples(case, arguments))
             self.one_row_of_nan(table, arguments)
+
+    def run_batches(self) -> None:
+        """The subject's own answers for parts of a batch, against its answer for the whole."""
+        case, suite = self.case, self.suite
+        table = self.subject.table(suite.calls(case))
+        self.found.provider = suite.provider(case, table)
+        arguments = suite.inputs(case, generator_of(case))
+        got = self.ran(table, arguments)
+        self.scored(arguments, got)
+        samples = list(suite.samples(case, arguments))
+        count = suite.num_rows(case, arguments)
+        if count > 1 and type(suite).samples is OperatorSuite.samples:
+            cut = 1 + case.seed % (count - 1)
+            samples += [
+                (f"the first {cut} of {count} rows", torch.arange(cut)),
+                (f"the last {count - cut} of {count} rows", torch.arange(cut, count)),
+            ]
+        self.rows_alone(table, arguments, got, samples)
+
+    def scored(self, arguments: Arguments, outputs: Outputs) -> None:
+        """What members of sets were chosen by, where outputs are compared as sets."""
+        case, suite, truth = self.case, self.suite, self.subject.truth
+        if any(suite.tolerance(case, name).metric is Metric.SETS for name in outputs):
+            self.scores = suite.scores(case, World(truth).place(clone(arguments)), truth)
 
     def ran(self, table: Operators, arguments: Arguments) -> Outputs:
         """The subject's outputs on the host; Wrong where it wrote what it may not."""
@@ -179,9 +206,15 @@ class _Check:
         if self.declared("repeatable", table):
             self.same_bits(self.ran(table, arguments), got, Failure.REPEAT, "a repeat")
 
-    def rows_alone(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
-        """Rows alone and permuted: equal bits where declared, else within the tolerance."""
-        for what, rows in self.suite.samples(self.case, arguments):
+    def rows_alone(
+        self,
+        table: Operators,
+        arguments: Arguments,
+        got: Outputs,
+        samples: Iterable[tuple[str, Tensor]],
+    ) -> None:
+        """Some rows without the others: equal bits where declared, else within the tolerance."""
+        for what, rows in samples:
             taken = self.suite.take(self.case, arguments, rows)
             if taken is None:
                 return

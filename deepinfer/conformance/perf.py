@@ -171,7 +171,7 @@ class _Work:
     def _expert_mlp(self, result: Routed, routed: Routed, experts: PackedExperts, *_: Any) -> None:
         rows = int((routed.routing.ids >= 0).sum())
         self.flops += 6 * rows * experts.hidden * experts.intermediate
-        used = int(routed.routing.ids.unique().numel())
+        used = len(set(routed.routing.ids.flatten().tolist()))
         size = experts.nbytes + experts.mapped_bytes
         self.bytes += size * min(used, experts.num_slots) // max(1, experts.num_slots)
 

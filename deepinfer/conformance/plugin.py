@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from deepinfer.backend.registry import Selected
     from deepinfer.conformance.subject import Subject
 
 GROUP = "deepinfer conformance"
@@ -38,19 +39,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from deepinfer.conformance.registry import selected
 
     option = metafunc.config.option
-    _restart_for_mode(metafunc.config)
+    chosen = _selected_for_mode(metafunc.config)
     operators = profile_named(option.deepinfer_profile).operators
     checks = selected(
         tier_named(option.deepinfer_tier),
         operators,
         option.deepinfer_operator,
         option.deepinfer_cases,
+        chosen,
     )
     metafunc.parametrize("check", checks, ids=[check.id for check in checks])
 
 
-def _restart_for_mode(config: pytest.Config) -> None:
-    """Start this process again where the mode needs other variables, as the command does."""
+def _selected_for_mode(config: pytest.Config) -> Selected:
+    """The backend; starts this process again where its mode needs other variables."""
     from deepinfer.backend.registry import select
     from deepinfer.config import environment
 
@@ -63,6 +65,7 @@ def _restart_for_mode(config: pytest.Config) -> None:
         sys.stdout.flush()
         arguments = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, **wanted})
+    return chosen
 
 
 @pytest.fixture(scope="session")

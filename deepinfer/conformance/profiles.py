@@ -39,7 +39,13 @@ LATER = frozenset({"verify", "residual"}) | {
 PACKING = frozenset({"pack_vector", "pack_linear", "pack_table", "pack_experts"})
 """Operators without rows."""
 
-_STATE = ("stateful.chunks", "stateful.rollback", "stateful.resumed", "stateful.moved")
+_STATE = (
+    "stateful.chunks",
+    "stateful.rollback",
+    "stateful.resumed",
+    "stateful.moved",
+    "stateful.pair",
+)
 _ALL = frozenset(
     {*OPERATORS, *_STATE, "stateful.forked", "model.bundled", "model.golden", "device"}
 )

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from deepinfer.backend.registry import Selected
 from deepinfer.conformance.case import Case, Outcome, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
 from deepinfer.conformance.judging import shortened
 from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.pairs import PAIR, Pair, pair_cases, partners
 from deepinfer.conformance.perf import timed
+from deepinfer.conformance.properties import check_property, is_property, property_cases
 from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Invalid
@@ -26,7 +29,7 @@ THOROUGH = {Tier.QUICK: 3, Tier.FULL: 20, Tier.SOAK: 20}
 """Cases of an operator and edge that are also repeated, permuted and given a row of NaN."""
 
 
-STATES: Mapping[str, StatefulSuite | ModelSuite] = {**STATEFUL, **MODELS}
+STATES: Mapping[str, StatefulSuite | ModelSuite | Pair] = {**STATEFUL, PAIR: Pair(), **MODELS}
 """Suites of more than one call, by the name that their cases have in place of an operator."""
 NAMES = (*SUITES, *STATES)
 
@@ -47,7 +50,8 @@ class Check:
     def run(self, subject: Subject, perf: bool = False) -> Verdict:
         """Its verdict; never raises for what the backend does. perf: time it if it passed."""
         verdict = self._checked(subject)
-        if not perf or not verdict.passed or self.invalid or self.case.operator in STATES:
+        one_call = self.case.operator in SUITES and not self.invalid and not is_property(self.case)
+        if not perf or not one_call or not verdict.passed:
             return verdict
         try:
             return replace(verdict, timing=timed(self.case, SUITES[self.case.operator], subject))
@@ -58,6 +62,8 @@ class Check:
         if self.case.operator in STATES:
             return STATES[self.case.operator].check(self.case, subject)
         suite = SUITES[self.case.operator]
+        if is_property(self.case):
+            return check_property(self.case, suite, subject)
         if self.invalid is not None:
             return check_invalid(self.invalid, suite, subject)
         return check_case(self.case, suite, subject, thorough=self.thorough)
@@ -72,6 +78,7 @@ def checks(tier: Tier) -> tuple[Check, ...]:
         thorough = {case.id for case in thorough_cases(cases, THOROUGH[tier])}
         found += [Check(case, case.id in thorough) for case in cases]
         found += [Check(invalid.case, False, invalid) for invalid in suite.invalid()]
+        found += [Check(case) for case in property_cases(suite, tier)]
     for state in STATES.values():
         found += [Check(case) for case in state.grid(tier) if tier.includes(case.tier)]
     _distinct(found)
@@ -91,9 +98,11 @@ def selected(
     operators: Iterable[str] | None = None,
     pattern: str | None = None,
     ids: Iterable[str] = (),
+    chosen: Selected | None = None,
 ) -> list[Check]:
     """The checks of a tier, restricted to operators, to a pattern of their names, or to ids.
 
+    chosen: the backend, whose pairs with the other installed ones are among the checks.
     UsageError for a pattern that no operator has, and for an id of no operator. An id that is in no
     grid is built all the same, so that a case can be varied by hand; it is checked thoroughly.
     """
@@ -109,7 +118,10 @@ def selected(
                 f"{', '.join(sorted(NAMES))}"
             )
         wanted &= named
-    return [check for check in checks(tier) if check.case.operator in wanted]
+    found = [check for check in checks(tier) if check.case.operator in wanted]
+    if chosen is not None and PAIR in wanted:
+        found += [Check(case) for case in pair_cases(tier, chosen.spec.name, partners(chosen))]
+    return found
 
 
 def by_id(text: str) -> Check:
@@ -121,6 +133,8 @@ def by_id(text: str) -> Check:
             f"{', '.join(sorted(NAMES))}"
         )
     if case.operator in STATES:
+        return Check(case)
+    if is_property(case):
         return Check(case)
     for invalid in SUITES[case.operator].invalid():
         if invalid.case == case:

@@ -41,7 +41,7 @@ def run_suite(
     if perf and workers > 1:
         raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
     subject = Subject.load(chosen)
-    checks = selected(tier, profile.operators, pattern, ids)
+    checks = selected(tier, profile.operators, pattern, ids, chosen)
     if not ids:
         checks += claimed(subject, {check.case.operator for check in checks})
     report = Report(

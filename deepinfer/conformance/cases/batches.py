@@ -60,6 +60,24 @@ second half. drafts: the last six rows of three sequences. ragged: a decode row,
 and a first token of four sequences. padded: the same, then rows without a sequence."""
 
 
+def rows_of_layout(layout: str, length: int) -> tuple[list[Chunk], int]:
+    """Chunks and padding rows of a layout: a name of LAYOUTS, or the rows themselves.
+
+    "0:5+7:8+pad2" are rows 0 to 4 of a sequence, row 7 of another one, and two without a sequence;
+    length then says nothing.
+    """
+    if layout in LAYOUTS:
+        return LAYOUTS[layout](length), PADDING_ROWS if layout == "padded" else 0
+    chunks, padding = [], 0
+    for part in layout.split("+"):
+        if part.startswith("pad"):
+            padding = int(part.removeprefix("pad"))
+        else:
+            start, stop = part.split(":")
+            chunks.append(Chunk(int(start), int(stop)))
+    return chunks, padding
+
+
 @dataclass(frozen=True)
 class Geometry:
     """Sizes of a cache. backtrack: positions that a step may be taken back by, plus one."""
@@ -96,8 +114,7 @@ class PagedCache:
     ) -> None:
         self.geometry = geometry
         self.generator = generator
-        chunks = LAYOUTS[layout](length)
-        padding = PADDING_ROWS if layout == "padded" else 0
+        chunks, padding = rows_of_layout(layout, length)
         entries = geometry.block_tokens // geometry.ratio
         index_offset = FOREIGN_BYTES
         main_offset = index_offset + INDEX.region_bytes(entries, geometry.index_width)
