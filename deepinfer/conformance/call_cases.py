@@ -68,7 +68,8 @@ def cases_of(call: CallSpec, tier: Tier) -> list[Case]:
             f"call {call}: no case of {call.operator} has these facts; one that has lists "
             f"{_facts_listed(suite)}"
         )
-    return list(dict.fromkeys(_ends(template, dict(call.ranges), tier)))
+    ends = _ends(template, dict(call.ranges), tier)
+    return list(dict.fromkeys(ends)) or [replace(template, edge="call")]
 
 
 def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
@@ -144,6 +145,7 @@ def _sized(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case
     """The case with other rows and lengths.
 
     Where a layout says which rows there are, a length is run as a decode step and rows as a prompt.
+    None where the case has no such size.
     """
     facts = dict(template.facts)
     if "layout" in facts:
@@ -160,11 +162,11 @@ def _sized(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case
                     changed["columns"] = max(1, size // max(1, template.size("ratio")))
                 yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
         return
-    changed = {**facts, **{name: size for name, size in sizes.items() if name in facts}}
-    if "columns" in facts and "length" in sizes:
-        changed["columns"] = sizes["length"]
-    if changed != facts or not sizes:
-        yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
+    places = {"columns": "length"} if "columns" in facts and "length" in sizes else {}
+    places |= {name: name for name in sizes if name in facts}
+    if places:
+        facts |= {place: sizes[name] for place, name in places.items()}
+        yield replace(template, facts=tuple(sorted(facts.items())), edge=edge)
 
 
 def _facts_listed(suite: OperatorSuite) -> str:

@@ -10,7 +10,7 @@ from deepinfer.conformance.call_cases import claimed_cases
 from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.conformance.document import Report
 from deepinfer.conformance.perf import Ceilings
-from deepinfer.conformance.profiles import LATER, PACKING, Profile, claims
+from deepinfer.conformance.profiles import LATER, PACKING, Claims, Profile, claims
 from deepinfer.conformance.registry import Check, selected
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.workers import TIME_LIMIT, Target, run_isolated
@@ -41,19 +41,9 @@ def run_suite(
     if perf and workers > 1:
         raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
     subject = Subject.load(chosen)
-    checks = selected(tier, profile.operators, pattern, ids, chosen)
-    if not ids:
-        checks += claimed(subject, {check.case.operator for check in checks})
-    report = Report(
-        chosen.spec.name,
-        chosen.mode.name,
-        chosen.mode.label,
-        profile.name,
-        tier,
-        tuple(sorted(subject.native)),
-        workers=workers,
-        device=str(subject.backend.device),
-    )
+    checks = planned(subject, chosen, profile, tier, pattern=pattern, ids=ids)
+    report = new_report(subject, chosen, profile, tier)
+    report.workers = workers
     report.ceilings = Ceilings.measure(subject.backend) if perf else None
     started = time.monotonic()
     for verdict in _verdicts(checks, subject, chosen, workers, limit, perf):
@@ -62,14 +52,46 @@ def run_suite(
     order = {check.id: place for place, check in enumerate(checks)}
     report.verdicts.sort(key=lambda verdict: order[verdict.case.id])
     report.seconds = time.monotonic() - started
-    undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
-    report.claims = claims(profile, tier, report.verdicts, undeclared & profile.operators)
+    report.claims = judged(report, subject, profile)
     return report
 
 
-def claimed(subject: Subject, operators: Iterable[str]) -> list[Check]:
-    """Checks at the ends of the sub-ranges that the subject claims for these operators."""
-    return [Check(case, True) for case in dict.fromkeys(claimed_cases(subject, operators))]
+def planned(
+    subject: Subject,
+    chosen: Selected,
+    profile: Profile,
+    tier: Tier,
+    *,
+    pattern: str | None = None,
+    ids: Iterable[str] = (),
+) -> list[Check]:
+    """The checks of a run, with those at the ends of the sub-ranges that the backend claims."""
+    ids = tuple(ids)
+    checks = selected(tier, profile.operators, pattern, ids, chosen)
+    if not ids:
+        names = {check.case.operator for check in checks}
+        cases = dict.fromkeys(claimed_cases(subject, names))
+        checks += [Check(case, True) for case in cases]
+    return checks
+
+
+def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier) -> Report:
+    """The report of a run that begins."""
+    return Report(
+        chosen.spec.name,
+        chosen.mode.name,
+        chosen.mode.label,
+        profile.name,
+        tier,
+        tuple(sorted(subject.native)),
+        device=str(subject.backend.device),
+    )
+
+
+def judged(report: Report, subject: Subject, profile: Profile) -> Claims:
+    """What the verdicts of a complete report show."""
+    undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
+    return claims(profile, report.tier, report.verdicts, undeclared & profile.operators)
 
 
 def _verdicts(

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 
-from deepinfer.conformance.case import Outcome
+from deepinfer.conformance.case import Outcome, Verdict
+from deepinfer.conformance.document import verdict_to_dict
+from deepinfer.conformance.pytest_report import PROPERTY
 from deepinfer.conformance.registry import Check
-from deepinfer.conformance.subject import Subject
 
 
-def test_conformance(check: Check, conformance_subject: Subject) -> None:
-    """A case passes; one that only hardware can run is skipped by that name."""
-    verdict = check.run(conformance_subject)
+def test_conformance(
+    check: Check,
+    run_check: Callable[[Check], Verdict],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """A case passes; one that only other hardware can run is skipped, and it is said which."""
+    verdict = run_check(check)
+    record_property(PROPERTY, json.dumps(verdict_to_dict(verdict)))
     if verdict.outcome is Outcome.SKIPPED:
         pytest.skip(verdict.message)
     assert verdict.passed, str(verdict)

@@ -131,6 +131,40 @@ class _Worker:
         return line
 
 
+class Isolated:
+    """One worker at a time, replaced when a case ends it. Close it, or use it in `with`."""
+
+    def __init__(self, target: Target, limit: float = TIME_LIMIT) -> None:
+        self._target = target
+        self._limit = limit
+        self._worker: _Worker | None = None
+
+    def run(self, check: Check) -> Verdict:
+        """The verdict of a check; BackendError when the backend cannot be loaded."""
+        if self._worker is None:
+            worker = _Worker(self._target)
+            worker.wait_ready()
+            self._worker = worker
+        started = time.monotonic()
+        verdict = self._worker.run(check, self._limit)
+        if verdict is None:
+            verdict = self._worker.ended(check, self._limit, time.monotonic() - started)
+            self._worker = None
+        return verdict
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+    def __enter__(self) -> Isolated:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 def run_isolated(
     checks: Iterable[Check], target: Target, workers: int, limit: float = TIME_LIMIT
 ) -> Iterator[Verdict]:
@@ -169,21 +203,10 @@ def _serve(
     limit: float,
     stop: threading.Event,
 ) -> None:
-    """One thread that feeds one worker, and replaces it when it is lost."""
-    worker: _Worker | None = None
+    """One thread that feeds one worker."""
     try:
-        while not stop.is_set() and (check := waiting.get()) is not None:
-            if worker is None:
-                worker = _Worker(target)
-                worker.wait_ready()
-            started = time.monotonic()
-            verdict = worker.run(check, limit)
-            if verdict is None:
-                verdict = worker.ended(check, limit, time.monotonic() - started)
-                worker = None
-            verdicts.put(verdict)
+        with Isolated(target, limit) as isolated:
+            while not stop.is_set() and (check := waiting.get()) is not None:
+                verdicts.put(isolated.run(check))
     except BaseException as error:
         verdicts.put(error)
-    finally:
-        if worker is not None:
-            worker.stop()

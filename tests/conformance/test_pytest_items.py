@@ -1,0 +1,63 @@
+"""`pytest --pyargs deepinfer.conformance` takes the options of the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASE = "embed[kind=bf16,rows=1,vocabulary=61,width=24,dtype=bf16,values=normal,edge=one,seed=0]"
+BEFORE = """
+import sys
+import deepinfer.conformance.plugin
+print(sorted({"torch", "hypothesis", "deepinfer_reference"} & set(sys.modules)))
+"""
+
+
+def items(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--pyargs", "deepinfer.conformance", "-q"]
+    return subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--accelerator", "reference", *arguments],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_entry_point_imports_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", BEFORE], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_report_of_items_and_the_closing_line(tmp_path: Path) -> None:
+    done = items("--case", CASE, "--report", "report", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "profile core: works, 1 operators native; quick tier: no claim" in done.stdout
+    document = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert [case["id"] for case in document["cases"]] == [CASE]
+    assert (tmp_path / "report" / "report.html").stat().st_size > 1000
+
+
+def test_native_fails_where_a_key_operator_did_not_run(tmp_path: Path) -> None:
+    done = items("--case", CASE, "--native", "--profile", "full", "--workers", "0", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--workers", "2"), "--workers is 2; allowed: 1"),
+        (("--limit", "0"), "--limit is 0; allowed: above 0"),
+        (("--tier", "fast"), "tier is 'fast'; allowed"),
+    ],
+)
+def test_an_option_out_of_range(tmp_path: Path, option: tuple[str, str], said: str) -> None:
+    done = items("--case", CASE, *option, cwd=tmp_path)
+    assert done.returncode != 0
+    assert said in done.stdout + done.stderr
