@@ -18,6 +18,7 @@ MATRICES: Mapping[str, tuple[str, ...]] = {
     "embed": ("vocabulary", "width"),
     "logits": ("vocabulary", "hidden"),
     "gather": ("table_rows", "width"),
+    "engram": ("columns", "table_width", "streams", "width"),
     "expert_mlp": ("experts", "hidden", "intermediate"),
     "mixture": ("experts", "hidden", "intermediate"),
 }

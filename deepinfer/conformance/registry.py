@@ -15,6 +15,7 @@ from deepinfer.backend.registry import Selected
 from deepinfer.conformance.case import Case, Outcome, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
+from deepinfer.conformance.config_cases import config_cases
 from deepinfer.conformance.judging import shortened
 from deepinfer.conformance.models import MODELS, ModelSuite
 from deepinfer.conformance.pairs import PAIR, Pair, pair_cases, partners
@@ -75,6 +76,9 @@ def checks(tier: Tier) -> tuple[Check, ...]:
     found: list[Check] = []
     for suite in SUITES.values():
         cases = [case for case in suite.grid(tier) if tier.includes(case.tier)]
+        if tier.includes(Tier.FULL):
+            more = config_cases().get(suite.operator, ())
+            cases += [case for case in more if tier.includes(case.tier)]
         thorough = {case.id for case in thorough_cases(cases, THOROUGH[tier])}
         found += [Check(case, case.id in thorough) for case in cases]
         found += [Check(invalid.case, False, invalid) for invalid in suite.invalid()]

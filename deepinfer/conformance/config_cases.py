@@ -1,0 +1,75 @@
+"""Cases with every width and count of known models: the released one and those of the golden data.
+
+`configs/` holds their config.json. What a model calls follows from it, so these cases follow the
+model's code; the declared grids hold edges, these hold sizes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from deepinfer.backend import CallSpec, Numerics
+from deepinfer.config import ModelConfig
+from deepinfer.conformance.call_cases import cases_of
+from deepinfer.conformance.case import Case, Tier
+from deepinfer.conformance.cases import SUITES
+from deepinfer.conformance.hardware import MATRICES, needed_bytes
+from deepinfer.model import model_calls
+from deepinfer.model.calls import CallLimits
+
+FOLDER = Path(__file__).parent / "configs"
+LIMITS = CallLimits(8192, 256, 1 << 20)
+MOST_BYTES = 2 << 30
+"""Memory that a case of the full tier may take; beyond, one size at a time is the model's."""
+SMALL = 64
+COUNTS_SMALL = 6
+"""What the other sizes of such a case are: widths, and counts of experts."""
+
+
+@cache
+def config_calls() -> tuple[CallSpec, ...]:
+    """Distinct calls of all known models in both numeric modes, computing in bf16."""
+    found: dict[CallSpec, None] = {}
+    for path in sorted(FOLDER.glob("*.json")):
+        config = ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        for numerics in Numerics:
+            for call in model_calls(config, numerics, "bf16", LIMITS):
+                found[replace(call, step=None)] = None
+    return tuple(found)
+
+
+@cache
+def config_cases() -> Mapping[str, tuple[Case, ...]]:
+    """Cases by operator: of the full tier, and of the soak tier where one is too large for it."""
+    found: dict[str, dict[Case, None]] = {}
+    for call in config_calls():
+        for case in _fitted(call):
+            found.setdefault(call.operator, {})[case] = None
+    return MappingProxyType({name: tuple(cases) for name, cases in found.items()})
+
+
+def _fitted(call: CallSpec) -> Iterator[Case]:
+    for case in cases_of(call, Tier.QUICK):
+        fits = needed_bytes([call]) <= MOST_BYTES
+        yield replace(case, edge="model", tier=Tier.FULL if fits else Tier.SOAK)
+        if not fits:
+            yield from _one_size_at_a_time(call, case)
+
+
+def _one_size_at_a_time(call: CallSpec, case: Case) -> Iterator[Case]:
+    """The case with each of its large sizes in turn, the others small, as far as that fits."""
+    names = [name for name in MATRICES[call.operator] if name in dict(case.facts)]
+    for kept in names:
+        facts = dict(case.facts)
+        for name in names:
+            small = COUNTS_SMALL if name == "experts" else SMALL
+            if name != kept:
+                facts[name] = min(case.size(name), small)
+        smaller = replace(case, facts=tuple(sorted(facts.items())), edge="model", tier=Tier.FULL)
+        if needed_bytes(SUITES[call.operator].calls(smaller)) <= MOST_BYTES:
+            yield smaller
