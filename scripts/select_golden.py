@@ -3,19 +3,23 @@
     python scripts/select_golden.py GOLDEN_DIR tests/golden
 
 The result is laid out like its source, so that `deepinfer golden tests/golden` reads it. It is what
-tests use where the whole of the data is not at hand; it must stay below 20 MB.
+tests use where the whole of the data is not at hand; it must stay below 20 MB. The vectors are part
+of the package, for the conformance suite, and the directory links to them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+ROOT = Path(__file__).resolve().parents[1]
+VECTORS = ROOT / "deepinfer" / "conformance" / "vectors" / "ops.safetensors"
 MODEL = "tiny-a"
 PROMPTS = ("p1", "p2", "p7", "p33", "p140")
 LAYER_PROMPTS = ("p7", "p33")
@@ -32,7 +36,10 @@ def select(source: Path, target: Path) -> None:
     """Fill `target`, which may exist already."""
     model, chosen = source / MODEL, target / MODEL
     chosen.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / "ops.safetensors", target / "ops.safetensors")
+    shutil.copyfile(source / "ops.safetensors", VECTORS)
+    link = target / "ops.safetensors"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(VECTORS, target))
     (chosen / "checkpoint").mkdir(exist_ok=True)
     for path in sorted((model / "checkpoint").iterdir()):
         shutil.copyfile(path, chosen / "checkpoint" / path.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from deepinfer.config import environment
 from deepinfer.conformance.case import Case, Failure, Tier, Verdict
 from deepinfer.conformance.golden import run_golden
 from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative
-from deepinfer.conformance.golden.report import FAILED
+from deepinfer.conformance.golden.report import FAILED, Item
 from deepinfer.conformance.judging import Found, Wrong, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.data import bundled_checkpoint
@@ -32,6 +33,9 @@ from deepinfer.model import model_calls
 LIMITS = {"fp32": (1e-4, 0.02, 0.96), "bf16": (0.12, 0.4, 0.78)}
 """Median and 95 % of a row's relative error, and share of equal argmax (the golden data's rules 1
 and 2: rounding noise of a model that quantises and selects)."""
+
+VECTORS = Path(__file__).parent / "vectors"
+OF_A_CHECKPOINT = "ops/engram.tiny"
 
 
 class ModelSuite(ABC):
@@ -77,12 +81,7 @@ class Bundled(ModelSuite):
             engine = _engine(checkpoint, subject, str(case.numerics), compute)
             called = _counted(engine)
             got = _logits(engine, ids)
-        uncalled = sorted(name for name in _expected(engine) if not called.get(name))
-        if uncalled:
-            raise Wrong(
-                Failure.COUNT,
-                f"claimed as native and never called by the model: {', '.join(uncalled)}",
-            )
+        _all_called(_expected(engine), called)
         return _judged(got.float().cpu(), want, compute)
 
 
@@ -105,12 +104,54 @@ class Golden(ModelSuite):
             raise Wrong(Failure.COUNT, f"{environment.GOLDEN_DIRECTORY} is not set")
         if subject.selected is None:
             raise Wrong(Failure.COUNT, "golden data need a backend that is installed")
-        report = run_golden(directory, subject.selected, (case.dtype,))
-        failed = [item for item in report.items if item.verdict == FAILED]
-        if failed or not report.items:
-            first = str(failed[0]) if failed else "nothing was compared"
-            raise Wrong(Failure.NUMBERS, f"{len(failed)} golden comparisons failed: {first}")
+        called: list[tuple[list[str], dict[str, int]]] = []
+
+        def watch(engine: Engine) -> None:
+            called.append((_expected(engine), _counted(engine)))
+
+        report = run_golden(directory, subject.selected, (case.dtype,), on_engine=watch)
+        _all_passed(report.items)
+        for expected, counts in called:
+            _all_called(expected, counts)
         return {}
+
+
+class Vectors(ModelSuite):
+    """Operators against numbers of an independent implementation that come with the package.
+
+    Formats, quantisers, rotations, norms, hashes, routing, selection and attention. Those about
+    one checkpoint's n-gram tables need that checkpoint and belong to `model.golden`.
+    """
+
+    operator = "model.vectors"
+
+    def grid(self, tier: Tier) -> Iterator[Case]:
+        for compute in ("fp32", "bf16"):
+            yield Case.of(self.operator, {}, dtype=compute, numerics="ref")
+
+    def compare(self, case: Case, subject: Subject) -> dict[str, float]:
+        if subject.selected is None:
+            raise Wrong(Failure.COUNT, "stored vectors need a backend that is installed")
+        report = run_golden(str(VECTORS), subject.selected, (case.dtype,))
+        items = [item for item in report.items if not item.name.startswith(OF_A_CHECKPOINT)]
+        _all_passed(items)
+        return {}
+
+
+def _all_called(expected: list[str], called: Mapping[str, int]) -> None:
+    """Wrong where an operator that the backend claims as its own was not called by the model."""
+    uncalled = [name for name in expected if not called.get(name)]
+    if uncalled:
+        names = ", ".join(uncalled)
+        raise Wrong(Failure.COUNT, f"claimed as native and never called by the model: {names}")
+
+
+def _all_passed(items: list[Item]) -> None:
+    """Wrong where a comparison with independent numbers failed, or none was made."""
+    failed = [item for item in items if item.verdict == FAILED]
+    if failed or not items:
+        first = str(failed[0]) if failed else "nothing was compared"
+        raise Wrong(Failure.NUMBERS, f"{len(failed)} golden comparisons failed: {first}")
 
 
 @cache
@@ -201,4 +242,6 @@ def _judged(got: Tensor, want: Tensor, compute: str) -> dict[str, float]:
     return {"logits:median": values[0] / limits[0], "logits:95%": values[1] / limits[1]}
 
 
-MODELS: Mapping[str, ModelSuite] = {suite.operator: suite for suite in (Bundled(), Golden())}
+MODELS: Mapping[str, ModelSuite] = {
+    suite.operator: suite for suite in (Bundled(), Vectors(), Golden())
+}

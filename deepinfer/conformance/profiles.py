@@ -47,7 +47,15 @@ _STATE = (
     "stateful.pair",
 )
 _ALL = frozenset(
-    {*OPERATORS, *_STATE, "stateful.forked", "model.bundled", "model.golden", "device"}
+    {
+        *OPERATORS,
+        *_STATE,
+        "stateful.forked",
+        "model.bundled",
+        "model.vectors",
+        "model.golden",
+        "device",
+    }
 )
 _CACHE = ("store", "load", "copy", "export", "import_", "compress")
 _EXPERTS = ("pack_experts", "route", "dispatch", "swiglu", "expert_mlp", "combine")

@@ -37,19 +37,20 @@ def run_golden(
     require_all: bool = False,
     strict: bool = False,
     on_item: Callable[[Item], None] | None = None,
+    on_engine: Callable[[Engine], None] | None = None,
 ) -> Report:
     """Compare a backend with all golden data of a directory, always in REF numerics.
 
     computes: "fp32" and "bf16", or one of them. strict: a model that needs a fallback fails.
-    on_item is called as each comparison ends. Raises UsageError for a directory that cannot be
-    read; whatever goes wrong later is a failed item.
+    on_item is called as each comparison ends, on_engine with each engine before it runs. Raises
+    UsageError for a directory that cannot be read; whatever goes wrong later is a failed item.
     """
     unknown = [compute for compute in computes if compute not in COMPUTES]
     if unknown:
         raise UsageError(f"compute is {unknown[0]!r}; allowed: {', '.join(COMPUTES)}")
     data = GoldenData.open(directory)
     report = Report(require_all=require_all)
-    for item in _items(data, selected, computes, strict):
+    for item in _items(data, selected, computes, strict, on_engine):
         report.items.append(item)
         if on_item is not None:
             on_item(item)
@@ -57,7 +58,11 @@ def run_golden(
 
 
 def _items(
-    data: GoldenData, selected: Selected, computes: tuple[str, ...], strict: bool
+    data: GoldenData,
+    selected: Selected,
+    computes: tuple[str, ...],
+    strict: bool,
+    on_engine: Callable[[Engine], None] | None,
 ) -> Iterator[Item]:
     if data.vectors is not None:
         check = functools.partial(check_operators, data, data.vectors, selected, computes)
@@ -65,7 +70,7 @@ def _items(
         yield from _leftovers(data, data.vectors, computes)
     for model in data.models:
         for compute in computes:
-            check = functools.partial(_check_model, model, selected, compute, strict)
+            check = functools.partial(_check_model, model, selected, compute, strict, on_engine)
             yield from attempt(model.name, compute, check)
         for name, tensors in model.files.items():
             if name in LATER.values():
@@ -79,13 +84,19 @@ def _items(
 
 
 def _check_model(
-    model: GoldenModel, selected: Selected, compute: str, strict: bool
+    model: GoldenModel,
+    selected: Selected,
+    compute: str,
+    strict: bool,
+    on_engine: Callable[[Engine], None] | None,
 ) -> Iterator[Item]:
     logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
     layers = model.tensors(LAYERS[compute])
     if logits is None and greedy is None and layers is None:
         return
     engine = load_engine(model, selected, compute, strict)
+    if on_engine is not None:
+        on_engine(engine)
     for tensors in model.files.values():
         tensors.device = engine.operators.device
     if layers is not None:
