@@ -14,8 +14,9 @@ class Kernel:
     """A function of tensors [T, ...] and of more, compiled once for each dtype.
 
     That one kernel takes every size of at least 2. For a size of 0 or 1 torch would compile another
-    one in the middle of a request, so no rows run the function as it is and a single row, which
-    every decoded token is, runs twice. Other axes are at least 2: the backend's `supports`.
+    one in the middle of a request, so a single row, which every decoded token is, runs twice. No
+    rows, and a width or a number of streams of 1, which no released model has, run the function
+    as it is.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -29,7 +30,7 @@ class Kernel:
     def __call__(self, rows: tuple[Tensor, ...], *more: Any) -> Tensor:
         """rows: the tensors whose first axis counts rows. more: the rest, the same for all rows."""
         count = rows[0].shape[0]
-        if count == 0:
+        if count == 0 or any(1 in tensor.shape[1:] for tensor in rows):
             return self._function(*rows, *more)
         if count == 1:
             rows = tuple(torch.cat((tensor, tensor)) for tensor in rows)
