@@ -219,6 +219,22 @@ golden() {
     deepinfer golden "${DEEPINFER_GOLDEN_DIR:-tests/golden}" --accelerator reference
 }
 
+# The example of a plugin, installed beside the environment, which stays as it is.
+compiled_plugin() {
+    local site status=0
+    if ! command -v "${CXX:-g++}" >/dev/null; then
+        say "skipped: plugins/compiled needs a C++ compiler (${CXX:-g++})"
+        return
+    fi
+    site=$(mktemp -d)
+    cp -R plugins/compiled "$site/source" &&
+        pip install --quiet --no-index --no-deps --no-build-isolation --target "$site/packages" "$site/source" &&
+        PYTHONPATH=$site/packages pytest --quiet "$site/source/tests/test_plugin.py" &&
+        PYTHONPATH=$site/packages deepinfer conformance --accelerator compiled --profile full --workers 2 || status=$?
+    rm -rf -- "$site"
+    return $status
+}
+
 case $verb in
     run)
         cd -- "$root"
@@ -232,6 +248,7 @@ case $verb in
         stage "pytest" env OMP_NUM_THREADS=1 pytest --numprocesses "$(test_processes)" --dist loadfile "$@"
         stage "golden" golden
         stage "conformance of the reference" deepinfer conformance --accelerator reference --workers 2
+        stage "conformance of plugins/compiled" compiled_plugin
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
         stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py

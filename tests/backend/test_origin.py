@@ -40,17 +40,29 @@ def test_module_that_raises(site: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ("CONTRACT_VERSION,", "(99, 0),", "built for operator contract 99.0"),
-        ("return Availability", "return bool", "deepinfer_probe returned bool, expected Avail"),
+        ("CONTRACT_VERSION, ", "(99, 0), ", "built for operator contract 99.0, this DeepInfer has"),
+        (
+            "return BackendSpec(",
+            "return dict(a=1) or (",
+            "deepinfer_backend returned dict, expected",
+        ),
+        ("return Availability(", "return bool(1) or (", "deepinfer_probe returned bool, expected"),
+        ("return Availability(", "1 / 0 or (", "and probed on any machine"),
         ("return Backend(device)", "return device", "deepinfer_create returned str, expected a"),
+        ("return Backend(device)", "1 / 0", "Expected: a deepinfer.backend.Backend for every mode"),
+        (
+            "return Backend(device)",
+            "return type('Chip', (Backend,), {'repeatable': frozenset({'rms_nrom'})})(device)",
+            "repeatable names an unknown operator 'rms_nrom'; did you mean 'rms_norm'?",
+        ),
     ],
+    ids=["version", "backend", "probe", "probe raises", "create", "create raises", "operator"],
 )
-def test_wrong_version_and_wrong_types(site: Path, before: str, after: str, expected: str) -> None:
+def test_fault_of_a_hook(site: Path, before: str, after: str, expected: str) -> None:
     write_plugin(site, "sigma")
     file = site / "chip_sigma.py"
     head, found, tail = file.read_text().rpartition(before)
     assert found
-    tail = tail.replace('(True, 0, ("found",))', "(1)")
     file.write_text(f"{head}{after}{tail}")
     message = error_of("sigma")
     assert f"backend 'sigma' (distribution dist-sigma 1.0, file {file})" in message

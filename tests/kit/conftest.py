@@ -51,10 +51,9 @@ class Shell:
         return done.stdout
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def new_shell(parent: Path) -> Shell:
     """A virtual environment beside this one: what is installed in it stays in it."""
-    environment = tmp_path / "environment"
+    environment = parent / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin" / "python"
     (site,) = environment.glob("lib/python*/site-packages")
@@ -66,6 +65,12 @@ def shell(tmp_path: Path) -> Shell:
         script = environment / "bin" / command
         script.write_text(f'#!/bin/sh\nexec "{python}" {words or launch} "$@"\n')
         script.chmod(0o755)
-    folder = tmp_path / "folder"
+    folder = parent / "folder"
     folder.mkdir()
     return Shell(environment, folder)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """An environment of the test's own."""
+    return new_shell(tmp_path)

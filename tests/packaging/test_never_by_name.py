@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ TEXT = (".sh", ".md", ".py", ".toml", ".yml", ".yaml", ".txt", ".cfg", "")
 
 
 def fetched_by_name(line: str) -> bool:
-    """Does a line tell pip to install a distribution of ours from an index?"""
+    """Does a line tell pip to install a distribution of ours from an index?
+
+    `NAME @ ADDRESS` takes it from that address.
+    """
     _, found, arguments = line.partition("pip install ")
-    return (
-        bool(found)
-        and "--no-index" not in arguments
-        and any(NAME.match(word) for word in arguments.split())
-    )
+    words = [*arguments.split(), ""]
+    named = [after for word, after in pairwise(words) if NAME.match(word)]
+    return bool(found) and "--no-index" not in arguments and any(after != "@" for after in named)
 
 
 def project_files() -> list[Path]:
@@ -54,6 +56,8 @@ def test_no_file_installs_us_by_name() -> None:
         ("pip install dist/deepinfer_core-0.1.0-py3-none-any.whl", False),
         ("pip install --no-index --find-links dist deepinfer-core", False),
         ("pip uninstall -y deepinfer", False),
+        ('pip install "deepinfer-core @ git+https://host/path"', False),
+        ('pip install "deepinfer-core @ git+https://host/path" deepinfer-nvidia', True),
     ],
 )
 def test_what_counts_as_by_name(line: str, by_name: bool) -> None:

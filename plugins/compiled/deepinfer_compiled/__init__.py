@@ -1,0 +1,1 @@
+"""Backend compiled of DeepInfer: three operators through torch.compile on the CPU."""
