@@ -83,11 +83,16 @@ class Vocabulary(NamedTuple):
         }
 
 
-def build_vocabulary(size: int) -> Vocabulary:
-    """A vocabulary of exactly `size` ids: leading tokens, bytes, merges, trailing tokens."""
+def build_vocabulary(size: int, corpus: str | None = None) -> Vocabulary:
+    """A vocabulary of exactly `size` ids: leading tokens, bytes, merges, trailing tokens.
+
+    corpus: what the merges are counted on; None: `corpus.txt`.
+    """
     character_of = {byte: character for character, byte in BYTE_OF.items()}
     tokens = [*LEADING, *(character_of[byte] for byte in range(256))]
-    pieces = _pieces(_tokenizer(tokens, [], ()), CORPUS.read_text(encoding="utf-8"))
+    if corpus is None:
+        corpus = CORPUS.read_text(encoding="utf-8")
+    pieces = _pieces(_tokenizer(tokens, [], ()), corpus)
     merges = _train(pieces, size - len(tokens) - len(TRAILING))
     tokens += [left + right for left, right in merges]
     texts: list[bytes | None] = [
@@ -119,7 +124,7 @@ def _train(pieces: Counter[str], count: int) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
     for _ in range(count):
         if not counts:
-            raise ValueError(f"corpus.txt gives only {len(merges)} of {count} merges; add text")
+            raise ValueError(f"the corpus gives only {len(merges)} of {count} merges; add text")
         highest = max(counts.values())
         best = min(pair for pair, number in counts.items() if number == highest)
         merges.append(best)
