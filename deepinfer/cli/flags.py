@@ -96,26 +96,30 @@ class Given:
 
 def with_engine_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `given` by the flags of engine and sampling."""
+    return _with_flags(function, sampling=True)
+
+
+def with_engine_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The same without sampling, for a command that decides on it itself."""
+    return _with_flags(function, sampling=False)
+
+
+def _with_flags(function: Callable[..., None], *, sampling: bool) -> Callable[..., None]:
     own = inspect.signature(function, eval_str=True)
+    flags = _parameters(EngineOptions, "engine_", ENGINE_PANEL)
+    drawn = _parameters(SamplingParams, "sampling_", SAMPLING_PANEL) if sampling else []
     fields = {
-        ENGINE_PANEL: [f"engine_{f.name}" for f in dataclasses.fields(EngineOptions)],
-        SAMPLING_PANEL: [
-            f"sampling_{f.name}"
-            for f in dataclasses.fields(SamplingParams)
-            if f.name not in _NO_FLAGS
-        ],
+        ENGINE_PANEL: [flag.name for flag in flags],
+        SAMPLING_PANEL: [flag.name for flag in drawn],
     }
-    flags = [
-        *_parameters(EngineOptions, "engine_", ENGINE_PANEL),
-        *_parameters(SamplingParams, "sampling_", SAMPLING_PANEL),
-    ]
+    flags += drawn
 
     def command(**values: Any) -> None:
         engine = _taken(values, fields[ENGINE_PANEL], "engine_")
-        sampling = _taken(values, fields[SAMPLING_PANEL], "sampling_")
-        if "logit_bias" in sampling:
-            sampling["logit_bias"] = _biases(sampling["logit_bias"])
-        function(given=Given(engine, sampling), **values)
+        params = _taken(values, fields[SAMPLING_PANEL], "sampling_")
+        if "logit_bias" in params:
+            params["logit_bias"] = _biases(params["logit_bias"])
+        function(given=Given(engine, params), **values)
 
     kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -314,6 +314,18 @@ def generate(context: typer.Context) -> None:
     raise typer.Exit(generate_main(context.args))
 
 
+@app.command(
+    "eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def evaluate(context: typer.Context) -> None:
+    """Measure what a checkpoint knows: accuracy and perplexity on held-out data."""
+    from deepinfer.cli.evaluate import main as evaluate_main
+
+    raise typer.Exit(evaluate_main(context.args))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status. DeepInferError is left to the launcher."""
     return invoke(app, arguments, "deepinfer")

@@ -1,4 +1,4 @@
-"""The checkpoint that is part of the package: small, complete, random; see `bundled_checkpoint`."""
+"""What is part of the package: a small random checkpoint, a trained one, and held-out data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from deepinfer.errors import CheckpointError
 
 ABOUT_NAME: Final = "about.json"
 _BUNDLED_NAME: Final = "tiny"
+_NANO_NAME: Final = "nano"
+_HELDOUT_NAME: Final = "nano_eval.jsonl"
 
 
 def bundled_checkpoint() -> Path:
@@ -25,6 +27,22 @@ def bundled_checkpoint() -> Path:
             f"{resource}: the bundled checkpoint is not there as a directory; install the wheel "
             "unpacked, or name another checkpoint with --model_name"
         )
+    return resource
+
+
+def nano_checkpoint() -> Path | None:
+    """Directory of the trained checkpoint, which `examples/nano` of the source tree makes; None
+    where the package does not carry it."""
+    resource = files(__name__) / _NANO_NAME
+    return resource if isinstance(resource, Path) and resource.is_dir() else None
+
+
+def heldout_file() -> Path:
+    """The held-out items of `deepinfer.evaluate`. Errors: CheckpointError where the package lies in
+    an archive."""
+    resource = files(__name__) / _HELDOUT_NAME
+    if not isinstance(resource, Path):
+        raise CheckpointError(f"{resource}: is no file on its own; install the wheel unpacked")
     return resource
 
 

@@ -1,0 +1,98 @@
+"""`deepinfer eval NAME`: what a checkpoint knows; a table, or JSON, on stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deepinfer.backend.registry import Selected
+from deepinfer.cli.flags import Given, with_engine_options
+from deepinfer.cli.main import Accelerator, Json, Mode, Progress, invoke
+from deepinfer.cli.selection import choose
+from deepinfer.cli.session import note_summary, open_llm
+from deepinfer.config import environment
+from deepinfer.config.machine import commit
+from deepinfer.data import bundled_checkpoint, nano_checkpoint
+from deepinfer.engine.llm import LLM
+from deepinfer.evaluate import evaluate, heldout, render
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Accuracy on held-out questions, and perplexity on held-out text."""
+
+
+@app.command()
+@with_engine_options
+def nano(
+    given: Given,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "--model_name",
+            "--model-name",
+            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else bundled.",
+        ),
+    ] = None,
+    accelerator: Accelerator = None,
+    mode: Mode = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Items of each task and class of distance at most; default: all."),
+    ] = None,
+    progress: Progress = True,
+    json: Json = False,
+) -> None:
+    """Recall by distance, questions about stories, sums, JSON, and perplexity.
+
+    Answers are greedy and must be right to the letter. The data are those that the trained bundled
+    checkpoint has not seen. Status 1 where a request failed.
+    """
+    questions, texts = heldout(limit)
+    options = given.options()
+    selected = choose(accelerator, mode)
+    model = model or str(_default())
+    with open_llm(model, revision, selected, options, progress=progress) as llm:
+        evaluation = evaluate(llm, questions, texts, progress=progress)
+        settings = _settings(llm, selected, model, limit)
+        note_summary(llm)
+    if json:
+        print(json_module.dumps(evaluation.to_dict(settings), indent=1))
+    else:
+        from rich.console import Console
+
+        Console().print(render(evaluation, f"deepinfer eval nano: {model}"))
+    raise typer.Exit(1 if evaluation.errors else 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command on the arguments; returns the exit status."""
+    return invoke(app, list(arguments), "deepinfer eval")
+
+
+def _default() -> str | Path:
+    """DEEPINFER_HF_MODEL_DIR, else the trained checkpoint, else the random one."""
+    named = environment.text(environment.MODEL_DIRECTORY)
+    return named or nano_checkpoint() or bundled_checkpoint()
+
+
+def _settings(llm: LLM, selected: Selected, model: str, limit: int | None) -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "model": model,
+        "limit": limit,
+        "backend": selected.spec.name,
+        "mode": selected.mode.name,
+        "numerics": llm.engine.numerics.value,
+        "commit": commit(),
+        "options": dataclasses.asdict(llm.engine.options),
+    }

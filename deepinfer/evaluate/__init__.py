@@ -1,0 +1,18 @@
+"""What a checkpoint knows: held-out questions with answers that can be checked, and perplexity."""
+
+from deepinfer.evaluate.items import CLASSES, Question, Text, distance_class, heldout
+from deepinfer.evaluate.report import Evaluation, Score
+from deepinfer.evaluate.run import evaluate
+from deepinfer.evaluate.table import render
+
+__all__ = [
+    "CLASSES",
+    "Evaluation",
+    "Question",
+    "Score",
+    "Text",
+    "distance_class",
+    "evaluate",
+    "heldout",
+    "render",
+]

@@ -1,0 +1,96 @@
+"""`deepinfer eval nano`: a table or JSON on stdout, with engine options as flags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepinfer import evaluate as evaluation
+from deepinfer.cli import evaluate as command
+from deepinfer.data import bundled_checkpoint
+from deepinfer.evaluate import Question, Text
+from tests.cli.conftest import Launch
+
+QUESTIONS = [Question("recall", 9, "<｜begin▁of▁sentence｜>lamp red. lamp", " red", False)]
+TEXTS = [Text("<｜begin▁of▁sentence｜>lamp red", ((25, 29),))]
+
+
+@pytest.fixture
+def few_items(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """One question and one text; the limits that were asked for."""
+    limits: list[int | None] = []
+
+    def heldout(limit: int | None) -> tuple[list[Question], list[Text]]:
+        limits.append(limit)
+        return QUESTIONS, TEXTS
+
+    monkeypatch.setattr(command, "heldout", heldout)
+    return limits
+
+
+REFERENCE = ("eval", "nano", "--accelerator", "reference", "--max-model-len", "128")
+
+
+def test_json_says_what_was_measured(
+    launch: Launch, small_directory: Path, few_items: list[int | None]
+) -> None:
+    model = str(small_directory)
+    done = launch(
+        *REFERENCE, "--model", model, "--numerics", "ref", "--max_num_seqs", "3", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    settings = document["settings"]
+    assert (settings["model"], settings["limit"]) == (model, None)
+    assert (settings["backend"], settings["numerics"]) == ("reference", "ref")
+    assert settings["options"]["max_num_seqs"] == 3
+    assert document["accuracy"][0]["count"] == 1 and document["perplexity"] > 1
+    assert few_items == [None]
+
+
+def test_table_limit_and_a_failed_request(
+    launch: Launch, small_directory: Path, few_items: list[int | None]
+) -> None:
+    arguments = ("--model", str(small_directory), "--limit", "5", "--max-model-len", "2")
+    done = launch(*REFERENCE, *arguments)
+    assert done.returncode == 1
+    assert "deepinfer eval nano" in done.stdout and "failed requests: 2" in done.stdout
+    assert few_items == [5]
+
+
+def test_the_default_is_named_by_the_environment_or_trained_or_random(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DEEPINFER_HF_MODEL_DIR", raising=False)
+    monkeypatch.setattr(command, "nano_checkpoint", lambda: None)
+    assert command._default() == bundled_checkpoint()
+    monkeypatch.setattr(command, "nano_checkpoint", lambda: tmp_path)
+    assert command._default() == tmp_path
+    monkeypatch.setenv("DEEPINFER_HF_MODEL_DIR", "named")
+    assert command._default() == "named"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--limit", "0"), "limit is 0; allowed: 1 or more"),
+        (("--temperature", "1"), "No such option: --temperature"),
+        (("--max-num-seqs", "0"), "max_num_seqs is 0"),
+        (("--accelerator", "null"), "computes nothing"),
+    ],
+)
+def test_wrong_flags_end_with_status_2(
+    launch: Launch, arguments: tuple[str, ...], message: str
+) -> None:
+    done = launch("eval", "nano", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_name_is_needed(launch: Launch) -> None:
+    done = launch("eval", "--help")
+    assert "nano" in done.stdout and done.returncode == 0
+    assert evaluation.CLASSES == (16, 32, 64, 128, 256, 512)
