@@ -27,11 +27,13 @@ class Pool:
     """Storage of one group of the cache: `data` uint8 [num_blocks, stride].
 
     The first `image_bytes` of a row are the canonical block image; a backend may pad the stride.
-    Block 0 is never handed out: writes of padding rows land there.
+    Block 0 is never handed out: writes of padding rows land there. canonical: entries are those of
+    the published format; a pool of others is for comparison and has no image to export.
     """
 
     data: Tensor
     image_bytes: int
+    canonical: bool = True
 
     @property
     def num_blocks(self) -> int:

@@ -101,12 +101,18 @@ class Cache(Dense):
 
     @primitive(rows="blocks")
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
-        """Canonical images of blocks [M] int64: -> uint8 [M, image_bytes]."""
+        """Canonical images of blocks [M] int64: -> uint8 [M, image_bytes].
+
+        UnsupportedOperatorError for a pool that has none.
+        """
         raise NotImplementedError
 
     @primitive(rows="blocks", writes="pool.data")
     def import_(self, pool: Pool, blocks: Tensor, images: Tensor) -> None:
-        """Write canonical images [M, image_bytes] uint8 into blocks [M] int64."""
+        """Write canonical images [M, image_bytes] uint8 into blocks [M] int64.
+
+        UnsupportedOperatorError for a pool that has none.
+        """
         raise NotImplementedError
 
     @step(rows="x", length="batch.max_context")

@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from deepinfer.config import TextConfig
-from deepinfer.formats import INDEX, MAIN, WINDOW
+from deepinfer.formats import INDEX, INDEX_BF16, MAIN, MAIN_BF16, WINDOW, EntryFormat
+
+CONTEXT_FORMATS: dict[str, tuple[EntryFormat, EntryFormat]] = {
+    "fp4": (MAIN, INDEX),
+    "bf16": (MAIN_BF16, INDEX_BF16),
+}
+"""Formats of main and index entries by cache_dtype."""
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -38,6 +44,7 @@ class CacheLayout:
     backtrack: positions by which a sequence may be taken back (drafts + 1). window_layers counts
     the backbone's layers, then the draft stages in use. block_tokens and page_tokens are 128 and
     16 in every canonical image; tests use smaller ones to reach edges with short prompts.
+    cache_dtype: a key of `CONTEXT_FORMATS`; only fp4 has canonical images.
     """
 
     text: TextConfig
@@ -45,6 +52,7 @@ class CacheLayout:
     backtrack: int = 1
     block_tokens: int = BLOCK_TOKENS
     page_tokens: int = PAGE_TOKENS
+    cache_dtype: str = "fp4"
 
     def __post_init__(self) -> None:
         for ratio in set(self.text.compress_ratios):
@@ -52,6 +60,16 @@ class CacheLayout:
                 raise ValueError(
                     f"block_tokens {self.block_tokens} is not a multiple of ratio {ratio}"
                 )
+
+    @property
+    def main_format(self) -> EntryFormat:
+        """Of main entries."""
+        return CONTEXT_FORMATS[self.cache_dtype][0]
+
+    @property
+    def index_format(self) -> EntryFormat:
+        """Of index keys."""
+        return CONTEXT_FORMATS[self.cache_dtype][1]
 
     @cached_property
     def context_layers(self) -> dict[int, ContextLayer]:
@@ -62,9 +80,9 @@ class CacheLayout:
             if plan.role != "full":
                 continue
             entries = self.block_tokens // plan.ratio
-            main = offset + INDEX.region_bytes(entries, self.text.index_head_dim)
+            main = offset + self.index_format.region_bytes(entries, self.text.index_head_dim)
             layers[plan.index] = ContextLayer(plan.index, plan.ratio, entries, offset, main)
-            offset = main + MAIN.region_bytes(entries, self.text.head_dim)
+            offset = main + self.main_format.region_bytes(entries, self.text.head_dim)
         return layers
 
     @cached_property
@@ -72,8 +90,8 @@ class CacheLayout:
         """Bytes of a canonical context block (113,920 in the release)."""
         total = 0
         for layer in self.context_layers.values():
-            total += INDEX.region_bytes(layer.entries, self.text.index_head_dim)
-            total += MAIN.region_bytes(layer.entries, self.text.head_dim)
+            total += self.index_format.region_bytes(layer.entries, self.text.index_head_dim)
+            total += self.main_format.region_bytes(layer.entries, self.text.head_dim)
         return total
 
     @property

@@ -7,7 +7,6 @@ import torch
 from deepinfer.backend import CONTEXT, WINDOW, CompressorState, Contract, Pool, Region
 from deepinfer.cache.copies import Copies
 from deepinfer.cache.layout import CacheLayout
-from deepinfer.formats import INDEX, MAIN
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
 
 
@@ -29,7 +28,8 @@ class CachePools:
     ) -> None:
         self.layout = layout
         self.num_slots = num_slots + 1
-        self.context = _pool(num_blocks + 1, layout.block_bytes, device)
+        canonical = layout.cache_dtype == "fp4"
+        self.context = _pool(num_blocks + 1, layout.block_bytes, device, canonical)
         self.window = _pool(num_pages + 1, layout.page_bytes, device)
         self._compressors = {
             layer: CompressorState(
@@ -48,7 +48,7 @@ class CachePools:
                 self.context,
                 CONTEXT,
                 layer.main_offset,
-                MAIN,
+                layout.main_format,
                 layout.text.head_dim,
                 layer.entries,
             )
@@ -56,7 +56,7 @@ class CachePools:
                 self.context,
                 CONTEXT,
                 layer.index_offset,
-                INDEX,
+                layout.index_format,
                 layout.text.index_head_dim,
                 layer.entries,
             )
@@ -111,6 +111,6 @@ class CachePools:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _pool(num_blocks: int, image_bytes: int, device: torch.device) -> Pool:
+def _pool(num_blocks: int, image_bytes: int, device: torch.device, canonical: bool = True) -> Pool:
     data = torch.zeros((num_blocks, image_bytes), dtype=torch.uint8, device=device)
-    return Pool(data, image_bytes)
+    return Pool(data, image_bytes, canonical)

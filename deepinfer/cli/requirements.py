@@ -17,7 +17,7 @@ def checkpoint_calls(
 ) -> list[CallSpec]:
     """The operator calls of the checkpoint's text model under the engine options."""
     limits = call_limits(options, checkpoint.config)
-    return model_calls(checkpoint.config, numerics, options.compute, limits)
+    return model_calls(checkpoint.config, numerics, options.compute, limits, options.cache_dtype)
 
 
 def calls_section(calls: list[CallSpec]) -> Section:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from deepinfer.backend import (
     Numerics,
     accumulation_dtype,
 )
-from deepinfer.backend.registry import Selected, host_reference, reference_for
+from deepinfer.backend.registry import REFERENCE, Selected, host_reference, reference_for
 from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
 from deepinfer.checkpoint import Checkpoint
@@ -38,7 +38,12 @@ from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
 from deepinfer.engine.stats import EngineStats
-from deepinfer.errors import PromptTooLongError, RequestError, UsageError
+from deepinfer.errors import (
+    PromptTooLongError,
+    RequestError,
+    UnsupportedOperatorError,
+    UsageError,
+)
 from deepinfer.model import Backbone, PackingPlan, WeightLoader, model_calls, plan_packing
 from deepinfer.model.calls import CallLimits
 from deepinfer.text import Tokenizer, compressed_token_map
@@ -136,14 +141,17 @@ class Engine:
 
         DeviceMemoryError where the device has too little memory for them, before any is read.
         strict: a fallback is an error. layout: cache geometry other than the canonical one.
-        settings: the environment's by default.
+        settings: the environment's by default. UnsupportedOperatorError for a cache_dtype that the
+        backend does not have.
         """
         config = checkpoint.config
         if settings is None:
             settings = Settings.from_environment(backends=(selected.spec,))
         tokenizer = Tokenizer.from_directory(checkpoint.directory, config)
         numerics = options.numerics_for(config)
-        calls = model_calls(config, numerics, options.compute, call_limits(options, config))
+        _check_cache(options, selected)
+        limits = call_limits(options, config)
+        calls = model_calls(config, numerics, options.compute, limits, options.cache_dtype)
         backend = selected.create()
         operators = resolve(
             selected.spec.name,
@@ -167,7 +175,7 @@ class Engine:
         with progress_bar("layers", config.text.num_hidden_layers, enabled=progress) as advance:
             weights = WeightLoader(checkpoint, operators, pad, resident_tables).load(advance)
         backbone = Backbone(config.text, weights, operators, numerics, options.dtype)
-        layout = layout or CacheLayout(config.text)
+        layout = replace(layout or CacheLayout(config.text), cache_dtype=options.cache_dtype)
         sizes = plan_sizes(
             options,
             config,
@@ -321,6 +329,16 @@ def call_limits(options: EngineOptions, config: ModelConfig) -> CallLimits:
     return CallLimits(
         options.batched_tokens(config), options.max_num_seqs, options.model_len(config)
     )
+
+
+def _check_cache(options: EngineOptions, selected: Selected) -> None:
+    """Only the reference has entries that are not the published ones."""
+    if options.cache_dtype != "fp4" and selected.spec.name != REFERENCE:
+        raise UnsupportedOperatorError(
+            f"cache_dtype is {options.cache_dtype!r} and the backend {selected.spec.name!r}, which "
+            f"keeps main and index entries in FP4 only; leave cache_dtype out, or use the backend "
+            f"{REFERENCE!r}"
+        )
 
 
 def _limits(

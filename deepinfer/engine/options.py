@@ -17,6 +17,7 @@ from deepinfer.config import ModelConfig
 from deepinfer.errors import NotBuiltYetError, UsageError
 
 COMPUTE = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+CACHE = ("fp4", "bf16")
 BLOCK_TOKENS = 128
 DEFAULT_BATCHED_TOKENS = 2048
 
@@ -51,7 +52,9 @@ class EngineOptions:
     """Options of one engine.
 
     numerics: "auto" (INFER where the checkpoint asks for dynamic activation quantisation, else
-    REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging.
+    REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging. cache_dtype: "fp4",
+    the published entries, or "bf16", unquantised main and index entries to compare with: on the
+    reference backend only, in more memory, and never exported.
 
     max_model_len: tokens per sequence, prompt and output; None: the model's limit, or what the
     memory holds. max_num_batched_tokens: rows per step; None: 2048, or more where max_num_seqs
@@ -71,6 +74,7 @@ class EngineOptions:
 
     numerics: str = "auto"
     compute: str = "bf16"
+    cache_dtype: str = "fp4"
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int = 256
@@ -95,6 +99,7 @@ class EngineOptions:
     def __post_init__(self) -> None:
         _choice("numerics", self.numerics, ("auto", "ref", "infer"))
         _choice("compute", self.compute, tuple(COMPUTE))
+        _choice("cache_dtype", self.cache_dtype, CACHE)
         for name in ("max_model_len", "max_num_batched_tokens", "num_blocks"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 1, " or None")

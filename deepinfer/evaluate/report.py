@@ -61,7 +61,7 @@ class Evaluation:
             recalled = [answer for answer in mine if answer.question.distance]
             for below, bound in zip((0, *CLASSES), CLASSES, strict=False):
                 label = f"{below + 1}-{bound}"
-                scores += _scored(task, label, recalled, lambda d, a=below, b=bound: a < d <= b)
+                scores += _scored(task, label, recalled, _between(below, bound))
             scores += _scored(task, WITHIN, recalled, lambda d: d <= self.window)
             scores += _scored(task, BEYOND, recalled, lambda d: d > self.window)
         return scores
@@ -121,6 +121,10 @@ def _scored(
     """The score of those whose distance is chosen, where there are any."""
     mine = [answer for answer in answers if chosen(answer.question.distance)]
     return [_score(task, label, mine)] if mine else []
+
+
+def _between(below: int, bound: int) -> Callable[[int], bool]:
+    return lambda distance: below < distance <= bound
 
 
 def _score(task: str, label: str, answers: list[Answer]) -> Score:

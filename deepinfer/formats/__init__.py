@@ -5,16 +5,28 @@
 """
 
 from deepinfer.formats import e2m1, e4m3, ue8m0
-from deepinfer.formats.entries import INDEX, MAIN, WINDOW, EntryFormat, Offsets
+from deepinfer.formats.entries import (
+    INDEX,
+    INDEX_BF16,
+    MAIN,
+    MAIN_BF16,
+    WINDOW,
+    EntryFormat,
+    Offsets,
+    PlainFormat,
+)
 from deepinfer.formats.quantise import Quantised, Scheme, dequantise, quantise, round_trip
 from deepinfer.formats.weights import fp4_weight, fp8_rows, fp8_weight
 
 __all__ = [
     "INDEX",
+    "INDEX_BF16",
     "MAIN",
+    "MAIN_BF16",
     "WINDOW",
     "EntryFormat",
     "Offsets",
+    "PlainFormat",
     "Quantised",
     "Scheme",
     "dequantise",

@@ -76,6 +76,34 @@ class EntryFormat:
         return width
 
 
+@dataclass(frozen=True)
+class PlainFormat(EntryFormat):
+    """Unquantised entries: bf16, in the byte order of the machine, without scales.
+
+    For comparison with the published bytes, on the reference only; never part of an exported image.
+    scheme: of the entries that it stands in for, whose rule on widths it keeps.
+    """
+
+    def data_bytes(self, width: int) -> int:
+        """Two bytes a channel."""
+        return 2 * self._whole_groups(width)
+
+    def scale_bytes(self, width: int) -> int:
+        """None."""
+        return 0
+
+    def encode(self, values: Tensor) -> Quantised:
+        """`values` [T, width] rounded to bf16: uint8 [T, 2 * width], and scales [T, 0]."""
+        codes = values.to(torch.bfloat16).contiguous().view(torch.uint8)
+        return Quantised(codes, codes.new_empty((*codes.shape[:-1], 0)))
+
+    def decode(self, data: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rounded values in `dtype`."""
+        return data.contiguous().view(torch.bfloat16).to(dtype)
+
+
 WINDOW = EntryFormat("window", Scheme.FP8_BLOCK32, "interleaved")  # 528 bytes for 512 channels
 MAIN = EntryFormat("main", Scheme.NVFP4, "interleaved")  # 288 bytes for 512 channels
 INDEX = EntryFormat("index", Scheme.MXFP4, "sectioned")  # 68 bytes for 128 channels
+MAIN_BF16 = PlainFormat("main-bf16", Scheme.NVFP4, "interleaved")  # 1,024 bytes for 512 channels
+INDEX_BF16 = PlainFormat("index-bf16", Scheme.MXFP4, "interleaved")  # 256 bytes for 128 channels

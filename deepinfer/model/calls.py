@@ -28,14 +28,21 @@ class CallLimits:
 
 
 def model_calls(
-    config: ModelConfig, numerics: Numerics, dtype: str, limits: CallLimits
+    config: ModelConfig,
+    numerics: Numerics,
+    dtype: str,
+    limits: CallLimits,
+    cache_dtype: str = "fp4",
 ) -> list[CallSpec]:
     """Every distinct call of the text model, in order of first use. dtype: "bf16", "fp32", ...
+
+    cache_dtype: "fp4", or "bf16", which calls on main and index entries then have as the fact
+    `cache`, and stores in the name of their format.
 
     A weight fact of "bf16" means unquantised: such a matrix may be stored in float32 as well.
     """
     seen: dict[CallSpec, None] = {}
-    for call in ModelCalls(config, numerics, dtype, limits).all():
+    for call in ModelCalls(config, numerics, dtype, limits, cache_dtype).all():
         seen.setdefault(call)
     return list(seen)
 
@@ -44,7 +51,12 @@ class ModelCalls:
     """The calls of one model by part; `all` lists them in order, repeated ones included."""
 
     def __init__(
-        self, config: ModelConfig, numerics: Numerics, dtype: str, limits: CallLimits
+        self,
+        config: ModelConfig,
+        numerics: Numerics,
+        dtype: str,
+        limits: CallLimits,
+        cache_dtype: str = "fp4",
     ) -> None:
         self.text: TextConfig = config.text
         self.numerics = numerics.value
@@ -57,6 +69,9 @@ class ModelCalls:
         quantised = config.quantization is not None
         self.fp8 = "fp8" if quantised else "bf16"
         self.fp4 = "fp4" if quantised else "bf16"
+        plain = cache_dtype != "fp4"
+        self.cache: Facts = {"cache": cache_dtype} if plain else {}
+        self.entries = f"-{cache_dtype}" if plain else ""
 
     def all(self) -> Iterator[CallSpec]:
         text = self.text
@@ -187,6 +202,7 @@ class ModelCalls:
             "index_dim": text.index_head_dim,
             "hidden": text.hidden_size,
             "numerics": self.numerics,
+            **self.cache,
         }
         yield self.call(step, facts, None, self.pages)
         out = self.wide if plan.ratio > 1 else self.dtype
@@ -194,17 +210,21 @@ class ModelCalls:
         yield self.call("compress", {"ratio": plan.ratio, "width": text.head_dim}, step)
         yield self.norm(text.head_dim, step)
         yield self.rope(1, text.head_dim, False, step)
-        yield self.store("main", text.head_dim, step)
+        yield self.store(f"main{self.entries}", text.head_dim, step)
         yield self.linear(text.head_dim, text.index_head_dim, "bf16", step)
         yield self.call(
             "norm_rope_store",
-            {"format": "index", "width": text.index_head_dim, "numerics": self.numerics},
+            {
+                "format": f"index{self.entries}",
+                "width": text.index_head_dim,
+                "numerics": self.numerics,
+            },
             step,
             self.pages,
         )
         yield self.norm(text.index_head_dim, "norm_rope_store")
         yield self.rope(1, text.index_head_dim, False, "norm_rope_store")
-        yield self.store("index", text.index_head_dim, "norm_rope_store")
+        yield self.store(f"index{self.entries}", text.index_head_dim, "norm_rope_store")
 
     def select(self, plan: LayerPlan) -> Iterator[CallSpec]:
         text, step = self.text, "select"
@@ -221,6 +241,7 @@ class ModelCalls:
             "blocks": text.candidate_topk_blocks if plan.candidate_source else 0,
             "weight": self.fp8,
             "numerics": self.numerics,
+            **self.cache,
         }
         yield self.call(step, facts, None, self.pages)
         outputs = text.index_n_heads * text.index_head_dim
@@ -230,7 +251,7 @@ class ModelCalls:
         yield self.linear(text.hidden_size, text.index_n_heads, "bf16", step)
         yield self.call(
             "index_scores",
-            {**index, "ratio": plan.ratio, "numerics": self.numerics},
+            {**index, "ratio": plan.ratio, "numerics": self.numerics, **self.cache},
             step,
             self.pages,
         )
@@ -255,6 +276,7 @@ class ModelCalls:
             "window": text.sliding_window,
             "selected": selected,
             "ratio": plan.ratio,
+            **(self.cache if selected else {}),
         }
         output: dict[str, Fact] = {
             "groups": text.o_groups,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepinfer.errors import UsageError
-from deepinfer.formats import INDEX, MAIN, WINDOW, Scheme, e2m1, quantise
+from deepinfer.formats import INDEX, INDEX_BF16, MAIN, MAIN_BF16, WINDOW, Scheme, e2m1, quantise
 
 FORMATS = [WINDOW, MAIN, INDEX]
 PUBLISHED = [(WINDOW, 512, 512, 16), (MAIN, 512, 256, 32), (INDEX, 128, 64, 4)]
@@ -127,3 +127,18 @@ def test_index_entry_bytes():
 def test_a_width_with_a_partial_group_is_an_error(entry, width):
     with pytest.raises(UsageError, match=f"{entry.name} entry of {width} channels"):
         entry.entry_bytes(width)
+
+
+@pytest.mark.parametrize("entry, size", [(MAIN_BF16, 1024), (INDEX_BF16, 256)])
+def test_plain_entries_are_bf16_without_scales(entry, size):
+    width = size // 2
+    values = torch.randn(5, width, generator=torch.Generator().manual_seed(4))
+    data, scales = entry.encode(values)
+    assert data.shape == (5, size) and scales.shape == (5, 0)
+    assert data.dtype == scales.dtype == torch.uint8
+    assert entry.entry_bytes(width) == size
+    decoded = entry.decode(data, scales, torch.float32)
+    assert torch.equal(decoded, values.bfloat16().float())
+    assert not torch.equal(decoded, values)
+    with pytest.raises(UsageError, match="entry of 33 channels"):
+        entry.entry_bytes(33)

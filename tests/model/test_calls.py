@@ -260,3 +260,12 @@ def test_model_without_compressed_layers_or_engram() -> None:
     operators = {call.operator for call in calls}
     assert not operators & {"select", "update_context", "engram", "gather", "compress", "top"}
     assert {call.fact("format") for call in calls if call.operator == "store"} == {"window"}
+
+
+def test_unquantised_entries_show_in_the_calls_that_meet_them() -> None:
+    plain = set(model_calls(release(), Numerics.INFER, "bf16", LIMITS))
+    other = set(model_calls(release(), Numerics.INFER, "bf16", LIMITS, "bf16"))
+    changed = {"store", "norm_rope_store", "update_context", "select", "index_scores", "attend"}
+    assert {call.operator for call in plain ^ other} == {*changed, "attend_output"}
+    formats = {dict(call.facts)["format"] for call in other if call.operator == "store"}
+    assert formats == {"window", "main-bf16", "index-bf16"}

@@ -22,7 +22,7 @@ from deepinfer.backend import (
     Weights,
     stored_bytes,
 )
-from deepinfer.formats import INDEX, MAIN, WINDOW, Scheme
+from deepinfer.formats import INDEX, INDEX_BF16, MAIN, MAIN_BF16, WINDOW, Scheme
 from deepinfer_reference.attention import ReferenceAttention
 from deepinfer_reference.cache import ReferenceCache
 from deepinfer_reference.dense import ReferenceDense
@@ -88,7 +88,7 @@ def _refusal(facts: dict[str, Fact]) -> str | None:
     return None
 
 
-_FORMATS = {entry.name: entry for entry in (WINDOW, MAIN, INDEX)}
+_FORMATS = {entry.name: entry for entry in (WINDOW, MAIN, INDEX, MAIN_BF16, INDEX_BF16)}
 _IMPLEMENTED = frozenset(OPERATORS) & ReferenceBackend.native_operators()
 ReferenceBackend.batch_invariant = _IMPLEMENTED
 ReferenceBackend.repeatable = _IMPLEMENTED

@@ -16,6 +16,7 @@ from deepinfer.backend import (
     Region,
     block_of,
 )
+from deepinfer.errors import UnsupportedOperatorError
 from deepinfer_reference.tiling import row_tiles
 
 
@@ -101,11 +102,21 @@ class ReferenceCache(Cache):
 
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
         """The first `image_bytes` of each block."""
+        _check_canonical("export", pool)
         return pool.data[:, : pool.image_bytes].index_select(0, blocks)
 
     def import_(self, pool: Pool, blocks: Tensor, images: Tensor) -> None:
         """Padding behind an image stays as it is."""
+        _check_canonical("import_", pool)
         pool.data[:, : pool.image_bytes].index_copy_(0, blocks, images)
+
+
+def _check_canonical(operator: str, pool: Pool) -> None:
+    if not pool.canonical:
+        raise UnsupportedOperatorError(
+            f"{operator}: this pool has bf16 entries, which no image holds; only pools of FP4 "
+            "entries are exported: leave cache_dtype out"
+        )
 
 
 def _members(rows: Tensor, state: CompressorState, batch: Batch, ratio: int) -> Tensor:
