@@ -67,6 +67,9 @@ def test_tokens_of_an_answer_are_those_with_a_byte_of_it(bundled_engine: Engine)
     found = answer_tokens(tokenizer, ids, Text(text, ((first, len(text)),)))
     assert "".join(pieces[i] for i in found) == " red"
     assert found == list(range(found[0], len(ids)))
+    start = text.index(",")  # between two tokens on either side
+    comma = answer_tokens(tokenizer, ids, Text(text, ((start, start + 1),)))
+    assert "".join(pieces[i] for i in comma) == ","
     inside = answer_tokens(tokenizer, ids, Text(text, ((first + 1, first + 2),)))
     assert len(inside) == 1 and "r" in pieces[inside[0]]
     assert answer_tokens(tokenizer, ids, Text(text, ())) == []
