@@ -252,7 +252,7 @@ class HalvesPaired(ReferenceBackend):
 
 
 class YarnIgnored(ReferenceBackend):
-    """Every layer is rotated with plain frequencies of its highest and lowest."""
+    """Layers with YaRN are rotated with the plain frequencies of their theta."""
 
     def rope(
         self,
@@ -262,9 +262,10 @@ class YarnIgnored(ReferenceBackend):
         inverse: bool,
         numerics: Numerics,
     ) -> Tensor:
-        exponents = torch.arange(len(frequencies)) / len(frequencies)
-        plain = 160000.0**-exponents
-        return super().rope(x, positions, plain, inverse, numerics)
+        exponents = torch.arange(len(frequencies)) / max(1, len(frequencies))
+        if not torch.allclose(frequencies, 10000.0**-exponents):  # those of layers without YaRN
+            frequencies = 160000.0**-exponents
+        return super().rope(x, positions, frequencies, inverse, numerics)
 
 
 class InverseSkipped(ReferenceBackend):

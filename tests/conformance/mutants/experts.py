@@ -11,6 +11,7 @@ from torch import Tensor
 from deepinfer.backend import (
     Activation,
     ExpertSource,
+    Group,
     MlpWeights,
     Numerics,
     PackedExperts,
@@ -129,6 +130,21 @@ class NanSpreads(ReferenceBackend):
 
 
 # --- the experts -------------------------------------------------------------------------------
+
+
+class WeightsSentInBf16(ReferenceBackend):
+    """Routing weights travel to the experts in bf16."""
+
+    def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
+        weights = routing.weights.bfloat16().to(routing.weights.dtype)
+        return super().dispatch(a, routing._replace(weights=weights), group)
+
+
+class ChoicesSorted(ReferenceBackend):
+    """A row's experts are sent in ascending order, their weights in the order of choice."""
+
+    def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
+        return super().dispatch(a, routing._replace(ids=routing.ids.sort(1).values), group)
 
 
 class WeightAfterProjection(ReferenceBackend):
