@@ -2,9 +2,10 @@
 
     python -m scripts.make_mutants_page [--check]
 
-Runs every mutant of tests/conformance/mutants until a quick case fails (minutes), and the reference
-on that case. Ends with status 1 where a mutant is not caught as its catalogue says or the reference
-fails too; --check writes nothing and ends with status 1 where the page is stale as well.
+Runs every mutant of tests/conformance/mutants until a quick case fails (minutes), then the backend
+without the fault on that case. Ends with status 1 where a mutant is not caught as its catalogue
+says or the right backend fails too; --check writes nothing and ends with status 1 where the page is
+stale as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from deepinfer.conformance.case import Outcome
 from tests.conformance.mutants.catalogue import MUTANTS, Mutant
-from tests.conformance.mutants.catching import first_failure, right_verdict
+from tests.conformance.mutants.catching import CLEAR, first_failure, verdict_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "mutants.md"
 COMMAND = "python -m scripts.make_mutants_page"
@@ -33,8 +34,8 @@ which runs all of them); do not edit it. The classes are in `tests/conformance/m
 
 * *mutant*: its fault in short. It stands once for every operator at which it is to be seen.
 * *operator*: whose cases are tried; `stateful.*` and `model.*` are suites of several calls.
-* *first case*: the first one that fails, in the order of the suite;
-  `deepinfer conformance --case ID` runs it.
+* *first case*: the first one that fails, in the order of the suite; where a limit is broken, by
+  {clear:g} times or more. `deepinfer conformance --case ID` runs it.
 * *failure*: what is wrong in that case, in the words of a report. `nan` is also the word where an
   infinity stands in place of a number, or the reverse.
 * *profile*: the smallest one that claims the operator. `core`, `batch-invariant` and `full` claim
@@ -81,7 +82,7 @@ def page(lines: Iterable[Line]) -> str:
     for name, operator, fault, case_id, failure, profile in lines:
         rows.append(f"{name} | `{operator}` | {fault} | `{case_id}` | {failure} | `{profile}`")
     backends = len({mutant.backend for mutant in MUTANTS})
-    head = HEAD.format(command=COMMAND, count=len(lines), backends=backends)
+    head = HEAD.format(command=COMMAND, clear=CLEAR, count=len(lines), backends=backends)
     return head + "".join(f"| {row} |\n" for row in rows)
 
 
@@ -95,14 +96,16 @@ def read(text: str) -> list[Line]:
 
 def tried(mutant: Mutant) -> Line:
     """Run a mutant; ValueError where no case catches it as stated, or one that is wrong itself."""
-    verdict = first_failure(mutant.backend, mutant.operator)
+    verdict = first_failure(mutant.backend, mutant.operator, margin=CLEAR)
     if verdict is None:
-        raise ValueError(f"{mutant.id} passes every quick case of {mutant.operator}")
+        raise ValueError(
+            f"{mutant.id} passes every quick case of {mutant.operator}, or breaks no limit clearly"
+        )
     if (verdict.outcome, verdict.failure) != (Outcome.FAILED, mutant.failure):
         raise ValueError(f"{mutant.id}: expected failed ({mutant.failure}), got {verdict}")
-    right = right_verdict(verdict.case.id)
+    right = verdict_of(mutant.twin, verdict.case.id)
     if not right.passed:
-        raise ValueError(f"{mutant.id} is caught by a case that the reference fails: {right}")
+        raise ValueError(f"{mutant.id} is caught by a case that fails without its fault: {right}")
     return Line.of(mutant, verdict.case.id)
 
 

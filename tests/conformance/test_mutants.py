@@ -1,4 +1,4 @@
-"""Every mutant is caught by the case that docs/mutants.md names, and the reference passes it."""
+"""The case that docs/mutants.md names catches its mutant, and passes without the fault."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from types import ModuleType
 
 import pytest
 
-from deepinfer.conformance.case import Case, Outcome, Tier
+from deepinfer.conformance.case import Case, Failure, Outcome, Tier
 from deepinfer.conformance.profiles import claims, profile_named
-from deepinfer.conformance.registry import selected
+from deepinfer.conformance.registry import NAMES, selected
+from deepinfer.conformance.run import run_suite
 from scripts.make_mutants_page import COMMAND, PAGE, Line, page, read
 from tests.conformance.mutants.catalogue import MODULES, MUTANTS, RIGHT, Mutant
 from tests.conformance.mutants.catching import (
     backends_of,
     quick_checks,
-    right_verdict,
     subject_of,
+    verdict_of,
 )
+from tests.conformance.small_golden import selected as selected_backend
 
 LINES = {line.id: line for line in read(PAGE.read_text(encoding="utf-8"))}
 STALE = f"docs/mutants.md is stale: {COMMAND}"
@@ -33,7 +35,7 @@ def test_caught(mutant: Mutant) -> None:
     verdict = check.run(subject_of(mutant.backend, mutant.operator))
     assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, mutant.failure), str(verdict)
     assert not claims(profile_named(mutant.profile), Tier.QUICK, [verdict]).works
-    right = right_verdict(check.id)
+    right = verdict_of(mutant.twin, check.id)
     assert right.passed, str(right)
 
 
@@ -50,6 +52,26 @@ def test_the_profile_that_claims_the_operator_runs_the_case(mutant: Mutant) -> N
     assert Case.parse(case_id).operator == mutant.operator
     assert mutant.profile != "full"
     assert case_id in cases_of(mutant.profile)
+
+
+@pytest.mark.parametrize("profile", sorted({mutant.profile for mutant in MUTANTS}))
+def test_a_run_of_the_profile_fails_with_a_mutant_and_works_without(profile: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.profile == profile)
+    for backend in (mutant.backend, mutant.twin):
+        ids = [LINES[mutant.id].case_id]
+        report = run_suite(selected_backend(backend), profile_named(profile), Tier.QUICK, ids=ids)
+        assert report.claims is not None
+        assert report.claims.works == (backend is mutant.twin)
+
+
+def test_every_operator_has_a_mutant() -> None:
+    """Golden data are no part of the suite: what they see is tested in test_faults.py."""
+    assert {mutant.operator for mutant in MUTANTS} == set(NAMES) - {"model.golden"}
+
+
+def test_every_kind_of_failure_is_seen() -> None:
+    """But a count: a model that leaves out a claimed operator, which is no fault of a backend."""
+    assert {mutant.failure for mutant in MUTANTS} == set(Failure) - {Failure.NONE, Failure.COUNT}
 
 
 def test_the_page_is_what_the_catalogue_says() -> None:

@@ -23,8 +23,25 @@ from tests.conformance.mutants import (
     hyper,
     packing,
     sampling,
+    slots,
     state,
 )
+
+MODULES = (
+    packing,
+    dense,
+    hyper,
+    engram,
+    cache,
+    attention,
+    experts,
+    slots,
+    sampling,
+    device,
+    state,
+)
+RIGHT = (engram.OwnGate, experts.OtherSums, sampling.OwnProcess)
+"""Backends of these modules that have no fault."""
 
 
 class Mutant(NamedTuple):
@@ -50,26 +67,33 @@ class Mutant(NamedTuple):
         return " ".join((inspect.getdoc(self.backend) or "").split())
 
     @property
+    def twin(self) -> type[ReferenceBackend]:
+        """The same backend without the fault: the reference, or what stands in for a part of it."""
+        right = (*RIGHT, ReferenceBackend)
+        return next(base for base in self.backend.__mro__ if base in right)
+
+    @property
     def profile(self) -> str:
         """The smallest profile that claims its operator."""
         claiming = [one for one in PROFILES.values() if self.operator in one.operators]
         return min(claiming, key=lambda one: len(one.operators)).name
 
 
-MODULES = (dense, packing, hyper, engram, cache, attention, experts, sampling, device, state)
-RIGHT = (experts.OtherSums, sampling.OwnProcess)
-"""Backends of these modules that have no fault: whatever passes with them must."""
-
 MUTANTS = (
-    # weights, matmuls, norms, quantisers, rotation
-    Mutant(dense.NibblesSwapped, "pack_linear", Failure.NUMBERS),
-    Mutant(dense.NibblesSwapped, "linear", Failure.NUMBERS),
-    Mutant(dense.ScaleOfNextBlock, "pack_linear", Failure.NUMBERS),
-    Mutant(dense.ScaleOfNextBlock, "grouped_linear", Failure.NUMBERS),
-    Mutant(dense.LastScaleDefaulted, "pack_linear", Failure.NUMBERS),
-    Mutant(dense.RoundedAtLoad, "pack_linear", Failure.NUMBERS),
-    Mutant(dense.RoundedAtLoad, "linear", Failure.NUMBERS),
-    Mutant(dense.RoundedAtLoad, "logits", Failure.NUMBERS),
+    # packing of matrices, tables and vectors
+    Mutant(packing.NibblesSwapped, "pack_linear", Failure.NUMBERS),
+    Mutant(packing.NibblesSwapped, "linear", Failure.NUMBERS),
+    Mutant(packing.ScaleOfNextBlock, "pack_linear", Failure.NUMBERS),
+    Mutant(packing.ScaleOfNextBlock, "grouped_linear", Failure.NUMBERS),
+    Mutant(packing.LastScaleDefaulted, "pack_linear", Failure.NUMBERS),
+    Mutant(packing.RoundedAtLoad, "pack_linear", Failure.NUMBERS),
+    Mutant(packing.RoundedAtLoad, "linear", Failure.NUMBERS),
+    Mutant(packing.RoundedAtLoad, "logits", Failure.NUMBERS),
+    Mutant(packing.TableScaleOfNextRow, "pack_table", Failure.NUMBERS),
+    Mutant(packing.VectorRoundedAtLoad, "pack_vector", Failure.NUMBERS),
+    Mutant(packing.VectorInBf16, "pack_vector", Failure.DTYPE),
+    Mutant(packing.VectorFlattened, "pack_vector", Failure.SHAPE),
+    # matmuls, tables, norms, quantisers, rotation
     Mutant(dense.MinusOneWraps, "embed", Failure.RAISES),
     Mutant(dense.ValuesConsumed, "linear", Failure.NUMBERS),
     Mutant(dense.QuantisedHalfConsumed, "linear", Failure.NUMBERS),
@@ -95,11 +119,6 @@ MUTANTS = (
     Mutant(dense.KvNormUnused, "project", Failure.NUMBERS),
     Mutant(dense.LatentQuantisedInRef, "project", Failure.NUMBERS),
     Mutant(dense.HiddenNotNormed, "logits", Failure.NUMBERS),
-    # packing of tables and vectors
-    Mutant(packing.TableScaleOfNextRow, "pack_table", Failure.NUMBERS),
-    Mutant(packing.VectorRoundedAtLoad, "pack_vector", Failure.NUMBERS),
-    Mutant(packing.VectorInBf16, "pack_vector", Failure.DTYPE),
-    Mutant(packing.VectorFlattened, "pack_vector", Failure.SHAPE),
     # residual streams
     Mutant(hyper.SinkhornFewer, "mix", Failure.NUMBERS),
     Mutant(hyper.SinkhornEndsWithRows, "mix", Failure.NUMBERS),
@@ -215,17 +234,17 @@ MUTANTS = (
     Mutant(experts.SumOfRun, "expert_mlp", Failure.REPEAT),
     Mutant(experts.InputQuantisedInRef, "expert_mlp", Failure.NUMBERS),
     Mutant(experts.QuantisedAfterRounding, "expert_mlp", Failure.NUMBERS),
-    Mutant(experts.NibblesSwapped, "expert_mlp", Failure.NUMBERS),
-    Mutant(experts.ScaleOfNextBlock, "expert_mlp", Failure.NUMBERS),
-    Mutant(experts.LastScaleDefaulted, "expert_mlp", Failure.NUMBERS),
+    Mutant(slots.NibblesSwapped, "expert_mlp", Failure.NUMBERS),
+    Mutant(slots.ScaleOfNextBlock, "expert_mlp", Failure.NUMBERS),
+    Mutant(slots.LastScaleDefaulted, "expert_mlp", Failure.NUMBERS),
     Mutant(experts.SharedUpNeverRead, "shared_mlp", Failure.NUMBERS),
     Mutant(experts.SharedExpertMissing, "combine", Failure.NUMBERS),
     Mutant(experts.SummedInOrderOfChoice, "combine", Failure.NUMBERS),
     Mutant(experts.SumNotRounded, "combine", Failure.NUMBERS),
     Mutant(experts.ImageBiasNeverRead, "mixture", Failure.NUMBERS),
-    Mutant(experts.SlotsWrap, "pack_experts", Failure.RAISES),
-    Mutant(experts.WritesNextSlot, "pack_experts", Failure.NUMBERS),
-    Mutant(experts.ImportForgetsDown, "pack_experts", Failure.NUMBERS),
+    Mutant(slots.SlotsWrap, "pack_experts", Failure.RAISES),
+    Mutant(slots.WritesNextSlot, "pack_experts", Failure.NUMBERS),
+    Mutant(slots.ImportForgetsDown, "pack_experts", Failure.NUMBERS),
     # sampling and the device's services
     Mutant(sampling.TopPOneLate, "process", Failure.NUMBERS),
     Mutant(sampling.TopPStrict, "process", Failure.NUMBERS),

@@ -21,20 +21,26 @@ def subject_of(backend: type[Backend], operator: str) -> Subject:
     return Subject.of("mutant", backend("cpu"))
 
 
+CLEAR = 2.0
+"""Share of a limit from which on no order of sums and no machine's `exp` decides who passes."""
+
+
 def first_failure(
     backend: type[Backend],
     operator: str,
     among: Callable[[Case], bool] = lambda case: True,
+    margin: float = 1.0,
 ) -> Verdict | None:
     """The verdict of the first quick case of an operator that the backend does not pass.
 
-    None where it passes them all. among: cases to try.
+    None where it passes them all. among: cases to try. margin: pass over failures that only used
+    up less than so many times a limit.
     """
     subject = subject_of(backend, operator)
     for check in checks(Tier.QUICK):
         if check.case.operator == operator and among(check.case):
             verdict = check.run(subject)
-            if not verdict.passed:
+            if not verdict.passed and not 1 < max(verdict.used.values(), default=0) < margin:
                 return verdict
     return None
 
@@ -46,10 +52,10 @@ def quick_checks() -> dict[str, Check]:
 
 
 @cache
-def right_verdict(case_id: str) -> Verdict:
-    """The verdict of the reference, which has no fault, on a quick case."""
+def verdict_of(backend: type[Backend], case_id: str) -> Verdict:
+    """The verdict of a backend on a quick case. Kept: for those that many mutants share."""
     check = quick_checks()[case_id]
-    return check.run(subject_of(ReferenceBackend, check.case.operator))
+    return check.run(subject_of(backend, check.case.operator))
 
 
 def backends_of(module: ModuleType) -> set[type[ReferenceBackend]]:
