@@ -280,8 +280,13 @@ MUTANTS = (
     Mutant(cache.ExportInOrderOfBlocks, "stateful.moved", Failure.NUMBERS),
     Mutant(state.OwnImages, "stateful.moved", Failure.NUMBERS),
     Mutant(state.ImportStaysTied, "stateful.forked", Failure.NUMBERS),
-    # whole models
+    # whole models, and numbers of an independent implementation
     Mutant(hyper.PreOfSameSite, "model.bundled", Failure.NUMBERS),
     Mutant(engram.HistoryOfRowsAbove, "model.bundled", Failure.NUMBERS),
     Mutant(dense.YarnIgnored, "model.bundled", Failure.NUMBERS),
+    Mutant(dense.HalvesPaired, "model.vectors", Failure.NUMBERS),
+    Mutant(hyper.CombTransposed, "model.vectors", Failure.NUMBERS),
+    Mutant(engram.HashOfNextHead, "model.vectors", Failure.NUMBERS),
+    Mutant(attention.SinkIgnored, "model.vectors", Failure.NUMBERS),
+    Mutant(experts.BiasInWeights, "model.vectors", Failure.NUMBERS),
 )
