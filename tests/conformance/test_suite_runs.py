@@ -21,7 +21,6 @@ from deepinfer.conformance.stateful import STATEFUL
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UsageError
 from deepinfer_reference.backend import ReferenceBackend
-from tests.conformance.mutants import cache as mutants
 
 CASE = "rms_norm[rows=1,width=64,dtype=bf16,values=normal,edge=one,seed=0]"
 
@@ -165,24 +164,6 @@ def test_state_of_the_reference(name: str) -> None:
     for case in first_cases(name):
         found = STATEFUL[name].check(case, subject)
         assert found.passed, str(found)
-
-
-@pytest.mark.parametrize(
-    ("name", "mutant", "ratios"),
-    [
-        ("stateful.chunks", mutants.PendingForgotten, [2]),
-        ("stateful.rollback", mutants.MembersNotKept, [2]),
-    ],
-    ids=lambda one: f"mutant-{one.__name__}" if isinstance(one, type) else str(one),
-)
-def test_state_that_is_lost_is_seen(
-    name: str, mutant: type[ReferenceBackend], ratios: list[int]
-) -> None:
-    """ratios: those of the first cases that fail; ratio 1 has no pending members."""
-    subject = Subject.of("mutant", mutant("cpu"))
-    verdicts = [STATEFUL[name].check(case, subject) for case in first_cases(name)]
-    failed = [v.case.size("ratio") for v in verdicts if not v.passed]
-    assert failed == ratios, [str(v) for v in verdicts]
 
 
 def test_a_model_must_call_what_the_backend_claims(monkeypatch: pytest.MonkeyPatch) -> None:

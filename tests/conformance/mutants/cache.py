@@ -117,6 +117,20 @@ class CopyReversed(ReferenceBackend):
         super().copy(pool, pairs.flip(1))
 
 
+class ExportInOrderOfBlocks(ReferenceBackend):
+    """Images come in ascending order of blocks, not in the order asked for."""
+
+    def export(self, pool: Pool, blocks: Tensor) -> Tensor:
+        return super().export(pool, blocks.sort().values)
+
+
+class ExportWithPadding(ReferenceBackend):
+    """An image is the whole stride of its block, padding included."""
+
+    def export(self, pool: Pool, blocks: Tensor) -> Tensor:
+        return pool.data.index_select(0, blocks)
+
+
 class ImportOverPadding(ReferenceBackend):
     """An imported image clears the bytes behind it."""
 

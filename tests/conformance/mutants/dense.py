@@ -13,7 +13,6 @@ from torch import Tensor
 from deepinfer.backend import (
     Activation,
     AttentionWeights,
-    LinearSource,
     Numerics,
     PackedLinear,
     PackedTable,
@@ -22,54 +21,6 @@ from deepinfer.backend import (
 )
 from deepinfer.formats import Quantised, Scheme, dequantise, quantise
 from deepinfer_reference.backend import ReferenceBackend
-from deepinfer_reference.packed import ReferenceLinear
-
-# --- weights -----------------------------------------------------------------------------------
-
-
-class _Repacked(ReferenceBackend):
-    def pack_linear(self, source: LinearSource) -> PackedLinear:
-        packed = super().pack_linear(source)
-        assert isinstance(packed, ReferenceLinear)
-        self.spoil(packed)
-        return packed
-
-    def spoil(self, packed: ReferenceLinear) -> None:
-        raise NotImplementedError
-
-
-class NibblesSwapped(_Repacked):
-    """FP4 weights have their even columns in the high nibble."""
-
-    def spoil(self, packed: ReferenceLinear) -> None:
-        if packed.kind == "fp4":
-            packed.weight = (packed.weight & 15) << 4 | packed.weight >> 4
-
-
-class ScaleOfNextBlock(_Repacked):
-    """FP8 weights take the scale of the block of columns before."""
-
-    def spoil(self, packed: ReferenceLinear) -> None:
-        if packed.kind == "fp8" and packed.scale is not None:
-            packed.scale = packed.scale.roll(1, 1)
-
-
-class LastScaleDefaulted(_Repacked):
-    """The last block scale of FP8 and FP4 weights is 1."""
-
-    def spoil(self, packed: ReferenceLinear) -> None:
-        if packed.scale is not None:
-            packed.scale = packed.scale.clone()
-            packed.scale[-1, -1] = 127
-
-
-class RoundedAtLoad(_Repacked):
-    """Weights stored in float32 are rounded to bf16 when they are packed."""
-
-    def spoil(self, packed: ReferenceLinear) -> None:
-        if packed.kind == "fp32":
-            packed.weight = packed.weight.bfloat16().float()
-
 
 # --- matmuls and tables ------------------------------------------------------------------------
 
@@ -252,7 +203,7 @@ class HalvesPaired(ReferenceBackend):
 
 
 class YarnIgnored(ReferenceBackend):
-    """Every layer is rotated with plain frequencies of its highest and lowest."""
+    """Layers with YaRN are rotated with the plain frequencies of their theta."""
 
     def rope(
         self,
@@ -262,9 +213,10 @@ class YarnIgnored(ReferenceBackend):
         inverse: bool,
         numerics: Numerics,
     ) -> Tensor:
-        exponents = torch.arange(len(frequencies)) / len(frequencies)
-        plain = 160000.0**-exponents
-        return super().rope(x, positions, plain, inverse, numerics)
+        exponents = torch.arange(len(frequencies)) / max(1, len(frequencies))
+        if not torch.allclose(frequencies, 10000.0**-exponents):  # those of layers without YaRN
+            frequencies = 160000.0**-exponents
+        return super().rope(x, positions, frequencies, inverse, numerics)
 
 
 class InverseSkipped(ReferenceBackend):

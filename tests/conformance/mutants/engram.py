@@ -83,7 +83,9 @@ class ColumnsReversed(ReferenceBackend):
         return super().gather(table, rows.flip(1), dtype)
 
 
-class _OtherGate(ReferenceBackend):
+class OwnGate(ReferenceBackend):
+    """No fault: a gate of its own, of which each mutant changes the root."""
+
     batch_invariant = frozenset()  # torch's sigmoid is not
 
     def inject(
@@ -110,21 +112,21 @@ class _OtherGate(ReferenceBackend):
         return torch.copysign(match.abs().clamp(min=1e-6).sqrt(), match)
 
 
-class RootUnsigned(_OtherGate):
+class RootUnsigned(OwnGate):
     """The gate's root loses the sign of the match."""
 
     def root(self, match: Tensor) -> Tensor:
         return match.abs().clamp(min=1e-6).sqrt()
 
 
-class RootMissing(_OtherGate):
+class RootMissing(OwnGate):
     """The gate takes the match as it is."""
 
     def root(self, match: Tensor) -> Tensor:
         return match
 
 
-class RootWithoutFloor(_OtherGate):
+class RootWithoutFloor(OwnGate):
     """The gate's root has no lower end."""
 
     def root(self, match: Tensor) -> Tensor:

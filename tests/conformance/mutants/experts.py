@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,16 +9,14 @@ from torch import Tensor
 
 from deepinfer.backend import (
     Activation,
-    ExpertSource,
+    Group,
     MlpWeights,
     Numerics,
-    PackedExperts,
     Routed,
     Routing,
 )
 from deepinfer.formats import Scheme, quantise
 from deepinfer_reference.backend import ReferenceBackend
-from deepinfer_reference.packed import Expert, ReferenceExperts
 
 # --- routing -----------------------------------------------------------------------------------
 
@@ -129,6 +126,21 @@ class NanSpreads(ReferenceBackend):
 
 
 # --- the experts -------------------------------------------------------------------------------
+
+
+class WeightsSentInBf16(ReferenceBackend):
+    """Routing weights travel to the experts in bf16."""
+
+    def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
+        weights = routing.weights.bfloat16().to(routing.weights.dtype)
+        return super().dispatch(a, routing._replace(weights=weights), group)
+
+
+class ChoicesSorted(ReferenceBackend):
+    """A row's experts are sent in ascending order, their weights in the order of choice."""
+
+    def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
+        return super().dispatch(a, routing._replace(ids=routing.ids.sort(1).values), group)
 
 
 class WeightAfterProjection(ReferenceBackend):
@@ -252,86 +264,3 @@ class InputQuantisedInRef(ReferenceBackend):
         a, scheme = routed.activation, Scheme.FP8_BLOCK32
         quantised = Activation(a.values, quantise(a.values, scheme), scheme)
         return super().expert_mlp(Routed(quantised, routed.routing, routed.group), *rest)
-
-
-# --- packing -----------------------------------------------------------------------------------
-
-
-class _OtherPack(ReferenceBackend):
-    def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
-        packed = super().pack_experts(sources)
-        assert isinstance(packed, ReferenceExperts)
-        for expert in packed.experts:
-            for matrix in (expert.w1, expert.w2, expert.w3):
-                if matrix.kind == "fp4":
-                    self.spoil(matrix)
-        return packed
-
-    def spoil(self, matrix: Any) -> None:
-        raise NotImplementedError
-
-
-class NibblesSwapped(_OtherPack):
-    """FP4 weights have their even columns in the high nibble."""
-
-    def spoil(self, matrix: Any) -> None:
-        matrix.weight = (matrix.weight & 15) << 4 | matrix.weight >> 4
-
-
-class ScaleOfNextBlock(_OtherPack):
-    """FP4 weights take the scale of the block of columns before."""
-
-    def spoil(self, matrix: Any) -> None:
-        matrix.scale = matrix.scale.roll(1, 1)
-
-
-class LastScaleDefaulted(_OtherPack):
-    """The scale of the last block of columns is 1."""
-
-    def spoil(self, matrix: Any) -> None:
-        matrix.scale = matrix.scale.clone()
-        matrix.scale[:, -1] = 127
-
-
-class _OtherSlots(ReferenceBackend):
-    slots: type[ReferenceExperts]
-
-    def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
-        return self.slots(sources, self.device)
-
-
-class _Wrapping(ReferenceExperts):
-    def _check(self, slot: int) -> None:
-        pass
-
-
-class SlotsWrap(_OtherSlots):
-    """Slot -1 is the last one."""
-
-    slots = _Wrapping
-
-
-class _Spilling(ReferenceExperts):
-    def import_slot(self, slot: int, data: Tensor) -> None:
-        super().import_slot(slot, data)
-        if slot + 1 < self.num_slots:
-            super().import_slot(slot + 1, data)
-
-
-class WritesNextSlot(_OtherSlots):
-    """An imported slot overwrites the next one too."""
-
-    slots = _Spilling
-
-
-class _Forgetful(ReferenceExperts):
-    def import_slot(self, slot: int, data: Tensor) -> None:
-        before: Expert = self.experts[slot]
-        super().import_slot(slot, data)
-        self.experts[slot] = Expert(self.experts[slot].w1, before.w2, self.experts[slot].w3)
-
-
-class ImportForgetsDown(_OtherSlots):
-    """An imported slot keeps its old down projection."""
-
-    slots = _Forgetful
