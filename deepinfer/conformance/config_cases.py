@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parent / "configs"
 LIMITS = CallLimits(8192, 256, 1 << 20)
 MOST_BYTES = 2 << 30
 """Memory that a case of the full tier may take; beyond, one size at a time is the model's."""
+DEAR_BYTES = 64 << 20
+"""Above, a case is run with one number of rows."""
 SMALL = 64
 COUNTS_SMALL = 6
 """What the other sizes of such a case are: widths, and counts of experts."""
@@ -54,11 +56,20 @@ def config_cases() -> Mapping[str, tuple[Case, ...]]:
 
 
 def _fitted(call: CallSpec) -> Iterator[Case]:
-    for case in cases_of(call, Tier.QUICK):
-        fits = needed_bytes([call]) <= MOST_BYTES
-        yield replace(case, edge="model", tier=Tier.FULL if fits else Tier.SOAK)
-        if not fits:
+    needed = needed_bytes([call])
+    for case in _sizes(call, dear=needed > DEAR_BYTES):
+        tier = Tier.FULL if needed <= MOST_BYTES else Tier.SOAK
+        yield replace(case, edge="model", tier=tier)
+        if tier is Tier.SOAK:
             yield from _one_size_at_a_time(call, case)
+
+
+def _sizes(call: CallSpec, dear: bool) -> list[Case]:
+    """The call with few rows and with more; only the latter where its matrices are large."""
+    cases = cases_of(call, Tier.QUICK)
+    if "layout" in dict(cases[0].facts):
+        cases = [case for case in cases if case.size("length") > 1] or cases
+    return cases[-1:] if dear else cases
 
 
 def _one_size_at_a_time(call: CallSpec, case: Case) -> Iterator[Case]:

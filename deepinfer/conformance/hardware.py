@@ -19,11 +19,14 @@ MATRICES: Mapping[str, tuple[str, ...]] = {
     "logits": ("vocabulary", "hidden"),
     "gather": ("table_rows", "width"),
     "engram": ("columns", "table_width", "streams", "width"),
+    "project": ("rank", "heads", "head_dim"),
+    "attend_output": ("hidden", "groups", "rank"),
+    "shared_mlp": ("hidden", "intermediate"),
     "expert_mlp": ("experts", "hidden", "intermediate"),
     "mixture": ("experts", "hidden", "intermediate"),
 }
 """Facts of a call whose product is the number of elements of one of its matrices."""
-COPIES = {"expert_mlp": 3, "mixture": 3}
+COPIES = {"expert_mlp": 3, "mixture": 3, "shared_mlp": 3, "attend_output": 2}
 
 
 class Lacking(Exception):
