@@ -43,9 +43,10 @@ def tensor(*shape, offset):
 
 shapes = (4, 4, 4), (17, 4, 64), (1, 2, 96), (0, 3, 3), (64, 64, 64), (5, 1, 8)
 for number, (rows, streams, width) in enumerate(shapes):
-    x, many = tensor(rows, width, offset=number), tensor(rows, streams, width, offset=number % 3)
+    x = tensor(rows, width, offset=5 - number)
+    many = tensor(rows, streams, width, offset=9 - number)
     pre, comb = torch.rand(rows, streams), torch.rand(rows, streams, streams)
-    weight = tensor(width, offset=number % 2).to((torch.float32, torch.bfloat16)[number % 2])
+    weight = tensor(width, offset=5 - number).to((torch.float32, torch.bfloat16)[number % 2])
     with torch.set_grad_enabled(number % 2 == 0):
         backend.rms_norm(x, weight, 1e-6)
         backend.collapse(many, pre)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 
 class Kernel:
@@ -48,7 +49,7 @@ def _plain(tensor: Tensor) -> Tensor:
     """
     from torch import _dynamo
 
-    alias: Tensor = torch.from_dlpack(tensor.detach().contiguous())  # starts at 0 of its storage
+    alias: Tensor = from_dlpack(tensor.detach().contiguous())  # starts at 0 of its storage
     _dynamo.mark_dynamic(alias, list(range(alias.dim())))
     return alias
 
