@@ -29,7 +29,7 @@ PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "compiled"
 NATIVE = ["collapse", "expand", "rms_norm"]
 MADE = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".pytest_cache", "report")
 
-VARIED_SIZES = """
+VARIED_CALLS = """
 import functools, torch
 import torch._dynamo
 torch._dynamo.config.error_on_recompile = True
@@ -37,12 +37,20 @@ torch.compile = functools.partial(torch.compile, backend="eager")
 from deepinfer.backend import Mix
 from deepinfer.backend.registry import select
 backend = select("compiled").create()
-for rows, streams, width in ((4, 4, 4), (17, 4, 64), (1, 2, 96), (0, 3, 3), (64, 64, 64)):
-    x, many = torch.randn(rows, width), torch.randn(rows, streams, width)
+def tensor(*shape, offset):
+    count = torch.Size(shape).numel()
+    return torch.rand(count + offset)[offset:].view(shape)
+
+shapes = (4, 4, 4), (17, 4, 64), (1, 2, 96), (0, 3, 3), (64, 64, 64), (5, 1, 8)
+for number, (rows, streams, width) in enumerate(shapes):
+    x = tensor(rows, width, offset=5 - number)
+    many = tensor(rows, streams, width, offset=9 - number)
     pre, comb = torch.rand(rows, streams), torch.rand(rows, streams, streams)
-    backend.rms_norm(x, torch.rand(width), 1e-6)
-    backend.collapse(many, pre)
-    backend.expand(x, many, Mix(pre, pre, comb))
+    weight = tensor(width, offset=5 - number).to((torch.float32, torch.bfloat16)[number % 2])
+    with torch.set_grad_enabled(number % 2 == 0):
+        backend.rms_norm(x, weight, 1e-6)
+        backend.collapse(many, pre)
+        backend.expand(x, many, Mix(pre, pre, comb))
     assert not vars(x)
 print("compiled once")
 """
@@ -89,8 +97,8 @@ def test_its_operators_pass_natively(installed: Shell) -> None:
     assert {case["provider"] for case in report["cases"]} == {"native"}
 
 
-def test_sizes_that_vary_do_not_compile_again(installed: Shell) -> None:
-    assert "compiled once" in installed.output(f"python -c {shlex.quote(VARIED_SIZES)}")
+def test_calls_that_vary_do_not_compile_again(installed: Shell) -> None:
+    assert "compiled once" in installed.output(f"python -c {shlex.quote(VARIED_CALLS)}")
 
 
 @pytest.fixture

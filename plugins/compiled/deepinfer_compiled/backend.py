@@ -28,7 +28,8 @@ class CompiledBackend(Backend):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Accumulated in fp32 (float64 in float64), rounded once at the end."""
-        return kernels.rms_norm((x,), weight, eps, accumulation_dtype(x.dtype))
+        wide = accumulation_dtype(x.dtype)
+        return kernels.rms_norm((x,), weight.to(wide), eps, wide)
 
     def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
         """The weighted sum of the streams, in one pass over them."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 
 class Kernel:
@@ -34,19 +35,21 @@ class Kernel:
             return self._function(*rows, *more)
         if count == 1:
             rows = tuple(torch.cat((tensor, tensor)) for tensor in rows)
-        arguments = [_sized(value) if isinstance(value, Tensor) else value for value in more]
-        return self._compiled(*map(_sized, rows), *arguments)[:count]
+        arguments = [_plain(value) if isinstance(value, Tensor) else value for value in more]
+        with torch.no_grad():  # else a kernel for each of: with and without gradients
+            return self._compiled(*map(_plain, rows), *arguments)[:count]
 
 
-def _sized(tensor: Tensor) -> Tensor:
-    """The same values, contiguous, each size marked as one that varies by itself.
+def _plain(tensor: Tensor) -> Tensor:
+    """The same memory as a tensor of its own that differs from others in dtype and sizes alone.
 
-    Without the mark sizes that happen to be equal in the first call (4 rows of 4 streams) are taken
-    to be equal always, and the next call compiles again.
+    A kernel is compiled for what it saw in the first call. A tensor that starts at the front of its
+    storage would stay one that always does, and sizes that happen to be equal (4 rows of 4 streams)
+    would be equal for ever; the next call would compile again, and torch gives up after some times.
     """
     from torch import _dynamo
 
-    alias = tensor.contiguous().detach()  # a mark stays on its tensor; the caller's has none
+    alias: Tensor = from_dlpack(tensor.detach().contiguous())  # starts at 0 of its storage
     _dynamo.mark_dynamic(alias, list(range(alias.dim())))
     return alias
 
@@ -54,7 +57,7 @@ def _sized(tensor: Tensor) -> Tensor:
 def _rms_norm(x: Tensor, weight: Tensor, eps: float, wide: torch.dtype) -> Tensor:
     values = x.to(wide)
     mean = (values * values).mean(-1, keepdim=True)
-    return (values * (1 / torch.sqrt(mean + eps)) * weight.to(wide)).to(x.dtype)
+    return (values * (1 / torch.sqrt(mean + eps)) * weight).to(x.dtype)
 
 
 def _collapse(streams: Tensor, pre: Tensor, wide: torch.dtype) -> Tensor:
