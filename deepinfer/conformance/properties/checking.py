@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from deepinfer.backend import Fact
 from deepinfer.backend.resolution import NATIVE
 from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.properties.cached import CACHED
@@ -39,7 +40,11 @@ def property_cases(suite: OperatorSuite, tier: Tier) -> Iterator[Case]:
         if tier.includes(own):
             for name in RELATIONS:
                 if applies(name, suite):
-                    facts = {PROPERTY: name, EXAMPLES: examples, MOST_ROWS: most_rows}
+                    facts: dict[str, Fact] = {
+                        PROPERTY: name,
+                        EXAMPLES: examples,
+                        MOST_ROWS: most_rows,
+                    }
                     yield Case.of(suite.operator, facts, dtype="any", values="any", tier=own)
 
 
