@@ -110,8 +110,8 @@ class _Sides:
     def entries(self) -> None:
         """Entries of one format: what the reader loads is what the writer itself loads."""
         case, suite = self.case, SUITES["store"]
-        kind = str(case.fact("store"))
-        facts: dict[str, Fact] = {"format": kind, "width": 64, "layout": "padded"}
+        form = str(case.fact("store"))
+        facts: dict[str, Fact] = {"format": form, "width": 64, "layout": "padded"}
         facts |= {"pages": "small", **{name: case.size(name) for name in ("length", "ratio")}}
         store = Case.of("store", facts, dtype=case.dtype, values=case.values, seed=case.seed)
         calls = [*suite.calls(store), *SUITES["load"].calls(store)]
@@ -121,7 +121,7 @@ class _Sides:
         suite.run(writer, placed)
         want = _loaded(writer, placed)
         arguments["region"].pool.data.copy_(placed["region"].pool.data.cpu())
-        self.same(_loaded(reader, World(reader).place(arguments)), want, kind)
+        self.same(_loaded(reader, World(reader).place(arguments)), want, form)
 
     def sequence(self) -> None:
         """A sequence of steps, moved and continued: what was written stays what it was."""

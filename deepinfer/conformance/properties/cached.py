@@ -144,7 +144,7 @@ def attend_output(d: Draws) -> Case:
         "heads": groups * d.integer(1, 2),
         "groups": groups,
         "rank": d.multiple(32, 64),
-        "hidden": d.integer(1, 80),
+        "hidden": d.integer(8, 80),
         "rotated": 2 * d.integer(1, 16),
         "weight": d.pick("fp8", "bf16"),
     }

@@ -22,8 +22,11 @@ from deepinfer.conformance.suite import OperatorSuite
 from deepinfer.errors import UsageError
 
 PROPERTY, EXAMPLES, MOST_ROWS = "property", "examples", "most_rows"
-SIZES = {Tier.QUICK: (4, 20), Tier.FULL: (50, 40), Tier.SOAK: (500, 130)}
-"""Cases that a property draws in a tier, and the most rows that one of them has."""
+SIZES = {Tier.QUICK: (1, 4, 20), Tier.FULL: (2, 25, 40), Tier.SOAK: (20, 25, 130)}
+"""Searches of a property in a tier, cases that one draws, and the most rows of a case.
+
+Many small searches: each keeps within the time limit of a case, and workers share them.
+"""
 SHRINKING_SECONDS = 20.0
 """A search takes no more cases as wrong once it has shrunk for so long."""
 SPACES = {**PLAIN, **CACHED}
@@ -36,16 +39,17 @@ def is_property(case: Case) -> bool:
 
 def property_cases(suite: OperatorSuite, tier: Tier) -> Iterator[Case]:
     """The properties of an operator in a tier, lower tiers included."""
-    for own, (examples, most_rows) in SIZES.items():
-        if tier.includes(own):
-            for name in RELATIONS:
-                if applies(name, suite):
-                    facts: dict[str, Fact] = {
-                        PROPERTY: name,
-                        EXAMPLES: examples,
-                        MOST_ROWS: most_rows,
-                    }
-                    yield Case.of(suite.operator, facts, dtype="any", values="any", tier=own)
+    for own, (searches, examples, most_rows) in SIZES.items():
+        for name in RELATIONS if tier.includes(own) else ():
+            if applies(name, suite):
+                facts: dict[str, Fact] = {
+                    PROPERTY: name,
+                    EXAMPLES: examples,
+                    MOST_ROWS: most_rows,
+                }
+                for seed in range(searches):
+                    words = {"dtype": "any", "values": "any"}
+                    yield Case.of(suite.operator, facts, **words, seed=seed, tier=own)
 
 
 def check_property(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:

@@ -2,6 +2,8 @@
 
 A space draws facts, precision and values of one case; the suite of the operator builds it. What is
 drawn stays inside of what the contract allows, so that every drawn case has a right answer.
+Rows of sums have at least 8 elements: limits are shares of a row's largest element, and a row of
+few sums now and then holds nothing but terms that cancel.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from deepinfer.formats import Scheme
 if TYPE_CHECKING:
     from deepinfer.conformance.properties.draws import Draws
 
+FEWEST = 8
 KINDS = ("bf16", "fp32", "fp8", "fp4")
 GATE_EDGES = ("", "none-blocked", "all-blocked", "opposed", "small")
 
@@ -82,7 +85,7 @@ def _product(d: Draws) -> tuple[dict[str, Fact], str]:
     facts: dict[str, Fact] = {
         "rows": d.rows(),
         "inputs": d.multiple(32, 160) if whole else d.integer(1, 100),
-        "outputs": d.integer(1, 70),
+        "outputs": d.integer(FEWEST, 70),
         "weight": kind,
         "scheme": scheme,
         "out": d.pick("bf16", "fp32") if dtype == "bf16" else dtype,
@@ -151,13 +154,14 @@ def project(d: Draws) -> Case:
 
 def logits(d: Draws) -> Case:
     facts: dict[str, Fact] = {"rows": d.rows(), "hidden": d.integer(1, 130)}
-    facts |= {"vocabulary": d.integer(1, 90), "weight": d.pick("bf16", "fp32")}
+    facts |= {"vocabulary": d.integer(FEWEST, 90), "weight": d.pick("bf16", "fp32")}
     values = d.pick("normal", "large", "extreme", "zeros", "nan_row")
     return d.case("logits", facts, dtype=d.dtype(), values=values)
 
 
 def _streams(d: Draws, of: int = 1) -> dict[str, Fact]:
-    return {"rows": d.rows(), "streams": d.integer(1, 4), "width": d.multiple(of, 96)}
+    width = d.multiple(of, 96) if of > 1 else d.integer(FEWEST, 96)
+    return {"rows": d.rows(), "streams": d.integer(1, 4), "width": width}
 
 
 def mix(d: Draws) -> Case:
