@@ -204,6 +204,7 @@ def _workspace(operators: Contract) -> Outputs:
     integers.fill_(3)
     apart = bool((first == 1).all()) and bool((other == 2).all()) and bool((integers == 3).all())
     again = operators.workspace("conformance.a", (6,), torch.float32)
+    kept = bool((again == 1).all()) and again.shape == (6,)
     grown = operators.workspace("conformance.a", (300, 7), torch.float32)
     grown.fill_(4)
     later = operators.workspace("conformance.a", (300, 7), torch.float32)
@@ -211,7 +212,7 @@ def _workspace(operators: Contract) -> Outputs:
     return {
         "shaped": torch.tensor(shaped),
         "apart": torch.tensor(apart),
-        "kept": torch.tensor(bool((again == 1).all()) and again.shape == (6,)),
+        "kept": torch.tensor(kept),
         "grown": torch.tensor(grown.shape == (300, 7) and bool((later == 4).all())),
         "untouched": torch.tensor(bool((other == 2).all())),
     }
