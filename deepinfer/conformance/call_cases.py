@@ -15,7 +15,6 @@ from pathlib import Path
 from deepinfer.backend import CallSpec, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases import SUITES
-from deepinfer.conformance.cases.batches import LAYOUTS
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import OperatorSuite
 from deepinfer.errors import UsageError
@@ -142,30 +141,29 @@ def _ends(template: Case, ranges: Mapping[str, tuple[int, int]], tier: Tier) -> 
 
 
 def _sized(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case]:
-    """The case with other rows and lengths.
-
-    Where a layout says which rows there are, a length is run as a decode step and rows as a prompt.
-    None where the case has no such size.
-    """
+    """The case with other rows and lengths; none where the case has no such size."""
     facts = dict(template.facts)
     if "layout" in facts:
-        assert {"decode", "prompt"} <= LAYOUTS.keys()
-        for name, layout in (("length", "decode"), ("rows", "prompt")):
-            if name in sizes:
-                size = (
-                    sizes[name]
-                    if name == "length"
-                    else min(sizes.get("length", 1 << 62), sizes[name])
-                )
-                changed = {**facts, "layout": layout, "length": size}
-                if "columns" in facts:
-                    changed["columns"] = max(1, size // max(1, template.size("ratio")))
-                yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
+        yield from _laid_out(template, sizes, edge)
         return
     places = {"columns": "length"} if "columns" in facts and "length" in sizes else {}
     places |= {name: name for name in sizes if name in facts}
     if places:
         facts |= {place: sizes[name] for place, name in places.items()}
+        yield replace(template, facts=tuple(sorted(facts.items())), edge=edge)
+
+
+def _laid_out(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case]:
+    """The case with a length as one decode step, and with rows as a prompt of at most that."""
+    laid_out: dict[str, int] = {}
+    if "length" in sizes:
+        laid_out["decode"] = sizes["length"]
+    if "rows" in sizes:
+        laid_out["prompt"] = min(sizes["rows"], sizes.get("length", sizes["rows"]))
+    for layout, length in laid_out.items():
+        facts = {**dict(template.facts), "layout": layout, "length": length}
+        if "columns" in facts:
+            facts["columns"] = max(1, length // max(1, template.size("ratio")))
         yield replace(template, facts=tuple(sorted(facts.items())), edge=edge)
 
 
