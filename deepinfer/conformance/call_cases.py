@@ -22,6 +22,12 @@ from deepinfer.errors import UsageError
 MOST_ROWS = {Tier.QUICK: 17, Tier.FULL: 130}
 MOST_LENGTH = {Tier.QUICK: 130, Tier.FULL: 4096}
 """How far a tier follows a range of rows, or of lengths, towards its end; soak goes there."""
+LARGEST_END = {
+    Tier.QUICK: {"rows": 512, "length": 4096},
+    Tier.FULL: {"rows": 4096, "length": 65536},
+    Tier.SOAK: {},
+}
+"""Largest ends of claimed sub-ranges that a tier runs: beyond, the reference takes too long."""
 
 
 def read_calls(path: str | Path) -> list[CallSpec]:
@@ -76,12 +82,14 @@ def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
     return list(dict.fromkeys(case for call in read_calls(path) for case in cases_of(call, tier)))
 
 
-def claimed_cases(subject: Subject, operators: Iterable[str]) -> Iterator[Case]:
+def claimed_cases(subject: Subject, operators: Iterable[str], tier: Tier) -> Iterator[Case]:
     """Both ends of every sub-range that the backend claims, and the first call beyond each.
 
     A backend answers a call with the rows or lengths that it runs; the calls beyond go elsewhere,
-    and the table of operators must send them there.
+    and the table of operators must send them there. An end that is too large for the tier is left
+    to a higher one.
     """
+    largest = LARGEST_END[tier]
     for name in sorted(subject.native & set(operators) & set(SUITES)):
         suite = SUITES[name]
         seen: set[tuple[tuple[str, Fact], ...]] = set()
@@ -91,7 +99,10 @@ def claimed_cases(subject: Subject, operators: Iterable[str]) -> Iterator[Case]:
                 continue
             seen.add(calls[0].facts)
             for what, (low, high) in subject.backend.supports(calls[0]).ranges:
-                for size in (low - 1, low, high, high + 1):
+                ends = {low - 1, low} | (
+                    {high, high + 1} if high <= largest.get(what, high) else set()
+                )
+                for size in sorted(ends):
                     if size >= 0:
                         yield from _sized(_plain(template), {what: size}, edge="claimed")
 

@@ -70,7 +70,7 @@ def planned(
     checks = selected(tier, profile.operators, pattern, ids, chosen)
     if not ids:
         names = {check.case.operator for check in checks}
-        cases = dict.fromkeys(claimed_cases(subject, names))
+        cases = dict.fromkeys(claimed_cases(subject, names, tier))
         checks += [Check(case, True) for case in cases]
     return checks
 
