@@ -247,13 +247,17 @@ def conformance(
         raise UsageError(f"limit is {limit:g}; allowed: seconds above 0")
     command.tier_named(tier)
     if (accelerator or environment.text(environment.ACCELERATOR)) == command.ALL:
+        if mode is not None or dump is not None:
+            given = "--mode" if mode is not None else "--dump"
+            raise UsageError(f"{given} is of one backend; with --accelerator all name none")
         flags = ["--profile", profile, "--tier", tier, "--workers", str(workers)]
         flags += ["--limit", str(limit), *(["--native"] if native else [])]
         flags += ["--operator", operator] if operator else []
         flags += ["--case-file", case_file] if case_file else []
         flags += ["--perf"] if perf else []
         flags += [part for one in ids for part in ("--case", one)]
-        rows, text = command.run_all(flags, environment.names(environment.SKIP_BACKENDS))
+        skip = environment.names(environment.SKIP_BACKENDS)
+        rows, text = command.run_all(flags, skip, report)
         print(json_module.dumps(rows, indent=2) if json else text)
         raise typer.Exit(1 if any(row["result"] in ("failed", "error") for row in rows) else 0)
     chosen = choose(accelerator, mode)

@@ -15,7 +15,6 @@ from pathlib import Path
 from deepinfer.backend import CallSpec, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases import SUITES
-from deepinfer.conformance.cases.batches import LAYOUTS
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import OperatorSuite
 from deepinfer.errors import UsageError
@@ -23,6 +22,12 @@ from deepinfer.errors import UsageError
 MOST_ROWS = {Tier.QUICK: 17, Tier.FULL: 130}
 MOST_LENGTH = {Tier.QUICK: 130, Tier.FULL: 4096}
 """How far a tier follows a range of rows, or of lengths, towards its end; soak goes there."""
+LARGEST_END = {
+    Tier.QUICK: {"rows": 512, "length": 4096},
+    Tier.FULL: {"rows": 4096, "length": 65536},
+    Tier.SOAK: {},
+}
+"""Largest ends of claimed sub-ranges that a tier runs: beyond, the reference takes too long."""
 
 
 def read_calls(path: str | Path) -> list[CallSpec]:
@@ -77,12 +82,14 @@ def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
     return list(dict.fromkeys(case for call in read_calls(path) for case in cases_of(call, tier)))
 
 
-def claimed_cases(subject: Subject, operators: Iterable[str]) -> Iterator[Case]:
+def claimed_cases(subject: Subject, operators: Iterable[str], tier: Tier) -> Iterator[Case]:
     """Both ends of every sub-range that the backend claims, and the first call beyond each.
 
     A backend answers a call with the rows or lengths that it runs; the calls beyond go elsewhere,
-    and the table of operators must send them there.
+    and the table of operators must send them there. An end that is too large for the tier is left
+    to a higher one.
     """
+    largest = LARGEST_END[tier]
     for name in sorted(subject.native & set(operators) & set(SUITES)):
         suite = SUITES[name]
         seen: set[tuple[tuple[str, Fact], ...]] = set()
@@ -92,7 +99,10 @@ def claimed_cases(subject: Subject, operators: Iterable[str]) -> Iterator[Case]:
                 continue
             seen.add(calls[0].facts)
             for what, (low, high) in subject.backend.supports(calls[0]).ranges:
-                for size in (low - 1, low, high, high + 1):
+                ends = {low - 1, low} | (
+                    {high, high + 1} if high <= largest.get(what, high) else set()
+                )
+                for size in sorted(ends):
                     if size >= 0:
                         yield from _sized(_plain(template), {what: size}, edge="claimed")
 
@@ -142,30 +152,29 @@ def _ends(template: Case, ranges: Mapping[str, tuple[int, int]], tier: Tier) -> 
 
 
 def _sized(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case]:
-    """The case with other rows and lengths.
-
-    Where a layout says which rows there are, a length is run as a decode step and rows as a prompt.
-    None where the case has no such size.
-    """
+    """The case with other rows and lengths; none where the case has no such size."""
     facts = dict(template.facts)
     if "layout" in facts:
-        assert {"decode", "prompt"} <= LAYOUTS.keys()
-        for name, layout in (("length", "decode"), ("rows", "prompt")):
-            if name in sizes:
-                size = (
-                    sizes[name]
-                    if name == "length"
-                    else min(sizes.get("length", 1 << 62), sizes[name])
-                )
-                changed = {**facts, "layout": layout, "length": size}
-                if "columns" in facts:
-                    changed["columns"] = max(1, size // max(1, template.size("ratio")))
-                yield replace(template, facts=tuple(sorted(changed.items())), edge=edge)
+        yield from _laid_out(template, sizes, edge)
         return
     places = {"columns": "length"} if "columns" in facts and "length" in sizes else {}
     places |= {name: name for name in sizes if name in facts}
     if places:
         facts |= {place: sizes[name] for place, name in places.items()}
+        yield replace(template, facts=tuple(sorted(facts.items())), edge=edge)
+
+
+def _laid_out(template: Case, sizes: Mapping[str, int], edge: str) -> Iterator[Case]:
+    """The case with a length as one decode step, and with rows as a prompt of at most that."""
+    laid_out: dict[str, int] = {}
+    if "length" in sizes:
+        laid_out["decode"] = sizes["length"]
+    if "rows" in sizes:
+        laid_out["prompt"] = min(sizes["rows"], sizes.get("length", sizes["rows"]))
+    for layout, length in laid_out.items():
+        facts = {**dict(template.facts), "layout": layout, "length": length}
+        if "columns" in facts:
+            facts["columns"] = max(1, length // max(1, template.size("ratio")))
         yield replace(template, facts=tuple(sorted(facts.items())), edge=edge)
 
 

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,7 @@ def run(
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
     """Run the suite on one backend in one mode; writes the report where a directory is named."""
-    if case_file is not None:
-        ids = (*ids, *chosen_from(case_file, profile, tier, pattern))
+    ids = chosen_ids(ids, case_file, profile, tier, pattern)
     report = run_suite(
         chosen,
         profile_named(profile),
@@ -65,6 +64,21 @@ def run(
     if directory is not None:
         write_report(report, Path(directory))
     return report
+
+
+def chosen_ids(
+    ids: Iterable[str], case_file: str | None, profile: str, tier: str, pattern: str | None
+) -> tuple[str, ...]:
+    """Ids of the cases that were named, and of those of a file of calls; () where neither is.
+
+    UsageError for named cases with a pattern of operators, which would choose nothing.
+    """
+    ids = tuple(ids)
+    if case_file is not None:
+        return (*ids, *chosen_from(case_file, profile, tier, pattern))
+    if ids and pattern is not None:
+        raise UsageError("--case names cases and --operator chooses operators; use one of the two")
+    return ids
 
 
 def chosen_from(
@@ -113,11 +127,14 @@ def dump(chosen: Selected, ids: tuple[str, ...], directory: str) -> list[Path]:
     return [dump_case(by_id(text), subject, Path(directory)) for text in ids]
 
 
-def run_all(arguments: list[str], skip: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
+def run_all(
+    arguments: list[str], skip: Iterable[str], directory: str | None = None
+) -> tuple[list[dict[str, Any]], str]:
     """Run the suite on every usable backend and mode, each in a process of its own.
 
-    arguments: flags of the command for each run. Returns one record per backend and mode, and the
-    matrix as text. A backend that computes nothing is left out, and said so.
+    arguments: flags of the command for each run. directory: for reports, in a folder
+    ACCELERATOR-MODE for each. Returns one record per backend and mode, and the matrix as text. A
+    backend that computes nothing is left out, and said so.
     """
     rows: list[dict[str, Any]] = []
     for backend in discover(skip):
@@ -127,7 +144,7 @@ def run_all(arguments: list[str], skip: tuple[str, ...]) -> tuple[list[dict[str,
             rows.append(_row(backend.name, "", "left out", "computes nothing"))
         else:
             for mode in backend.spec.modes:
-                rows.append(_run_one(backend.name, mode.name, arguments))
+                rows.append(_run_one(backend.name, mode.name, arguments, directory))
     width = max(len(f"{row['accelerator']} {row['mode']}") for row in rows) if rows else 0
     lines = [
         f"{row['accelerator'] + ' ' + row['mode']:<{width}}  {row['result']:<12} {row['detail']}"
@@ -136,17 +153,22 @@ def run_all(arguments: list[str], skip: tuple[str, ...]) -> tuple[list[dict[str,
     return rows, "\n".join(lines)
 
 
-def _run_one(accelerator: str, mode: str, arguments: list[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
+def _run_one(
+    accelerator: str, mode: str, arguments: list[str], directory: str | None
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = None if directory is None else Path(directory) / f"{accelerator}-{mode}"
+        folder = Path(temporary) if kept is None else kept
+        (folder / REPORT_JSON).unlink(missing_ok=True)  # one of an earlier run is not this run's
         command = [sys.executable, "-c", "import sys, deepinfer_launcher as d; sys.exit(d.main())"]
         done = subprocess.run(
             [*command, "conformance", "--accelerator", accelerator, "--mode", mode]
-            + ["--report", folder, *arguments],
+            + ["--report", str(folder), *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        path = Path(folder) / REPORT_JSON
+        path = folder / REPORT_JSON
         if not path.exists():
             lines = done.stderr.strip().splitlines()
             return _row(accelerator, mode, "error", lines[-1] if lines else f"{done.returncode}")

@@ -52,7 +52,8 @@ class Report:
         """What was tested: the backend, or the reference where nothing of it was native."""
         ran_native = self.claims is None or bool(self.claims.native_operators)
         if not ran_native:
-            return f"reference on {self.device} (backend {self.accelerator}: nothing native)"
+            backend = f"backend {self.accelerator}, mode {self.mode}"
+            return f"reference on {self.device} ({backend}: nothing native)"
         return f"backend {self.accelerator}, mode {self.mode} ({self.label})"
 
     def counts(self) -> Counter[str]:
@@ -152,10 +153,10 @@ def read_report(path: str | Path) -> dict[str, Any]:
     return document
 
 
-def environment() -> dict[str, Any]:
-    """Where the run takes place: versions, machine, commit."""
+def environment(distributions: Iterable[str] = ()) -> dict[str, Any]:
+    """Where the run takes place: versions, also of some more distributions, machine, commit."""
     versions = {}
-    for name in PACKAGES:
+    for name in dict.fromkeys((*PACKAGES, *distributions)):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -178,3 +179,9 @@ def by_operator(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     for verdict in verdicts:
         grouped.setdefault(verdict.case.operator, []).append(verdict)
     return grouped
+
+
+def work_of(verdict: Verdict) -> tuple[int, int]:
+    """Operations and bytes of a timed case: by these one is larger than another."""
+    assert verdict.timing is not None
+    return verdict.timing.flops, verdict.timing.bytes

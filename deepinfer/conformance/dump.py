@@ -14,6 +14,7 @@ import torch
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import expected_outputs, got_outputs
+from deepinfer.conformance.judging import shortened
 from deepinfer.conformance.properties import drawn_case, is_property, smallest_case
 from deepinfer.conformance.registry import Check
 from deepinfer.conformance.subject import Subject
@@ -34,7 +35,10 @@ print(by_id(case).run(subject))
 
 
 def dump_case(check: Check, subject: Subject, directory: Path) -> Path:
-    """Write inputs.pt, expected.pt, got.pt and replay.py into a folder named after the case."""
+    """Write inputs.pt, expected.pt, got.pt and replay.py into a folder named after the case.
+
+    got.txt stands in place of got.pt where the backend gives no outputs.
+    """
     if check.case.operator not in SUITES:
         raise UsageError(f"{check.id}: --dump writes cases of one operator; run this with --case")
     suite = SUITES[check.case.operator]
@@ -66,7 +70,17 @@ def _dump(
         (folder / "replay.py").write_text(script)
         if check.invalid is None:
             torch.save(expected_outputs(case, suite, subject), folder / "expected.pt")
-            torch.save(got_outputs(case, suite, subject), folder / "got.pt")
+            _dump_got(case, suite, subject, folder)
     except OSError as error:
         raise UsageError(f"dump directory {str(directory)!r}: {error.strerror}") from error
     return folder
+
+
+def _dump_got(case: Case, suite: OperatorSuite, subject: Subject, folder: Path) -> None:
+    """Write got.pt; where the backend gives no outputs, got.txt says what it raised or wrote."""
+    try:
+        got = got_outputs(case, suite, subject)
+    except Exception as error:
+        (folder / "got.txt").write_text(f"{shortened(error)}\n")
+    else:
+        torch.save(got, folder / "got.pt")

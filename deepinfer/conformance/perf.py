@@ -29,14 +29,13 @@ from deepinfer.backend import (
 )
 from deepinfer.conformance.case import Case, Timing
 from deepinfer.conformance.subject import Subject
-from deepinfer.conformance.suite import OperatorSuite, generator_of
+from deepinfer.conformance.suite import DTYPES, OperatorSuite, generator_of
 from deepinfer.conformance.trees import tensors
 from deepinfer.conformance.world import World
 
 LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 200, 0.2
 COPY_BYTES = 128 * 2**20
 MATMUL = 1024
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 
 @dataclass(frozen=True)

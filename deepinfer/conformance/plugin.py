@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One item per case, for the suite's own test function, wherever it is imported."""
     if metafunc.function.__module__ != SUITE:
         return
-    from deepinfer.conformance.command import chosen_from, tier_named
+    from deepinfer.conformance.command import chosen_ids, tier_named
     from deepinfer.conformance.profiles import profile_named
     from deepinfer.conformance.run import planned
     from deepinfer.conformance.subject import Subject
@@ -80,10 +80,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     option = metafunc.config.option
     chosen = chosen_backend(metafunc.config)
     _restart_for(chosen)
-    ids = option.deepinfer_cases
-    if option.deepinfer_case_file is not None:
-        names = option.deepinfer_profile, option.deepinfer_tier, option.deepinfer_operator
-        ids = [*ids, *chosen_from(option.deepinfer_case_file, *names)]
+    names = option.deepinfer_profile, option.deepinfer_tier, option.deepinfer_operator
+    ids = chosen_ids(option.deepinfer_cases, option.deepinfer_case_file, *names)
     checks = planned(
         Subject.load(chosen),
         chosen,

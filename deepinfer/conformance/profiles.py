@@ -44,28 +44,19 @@ _STATE = (
     "stateful.rollback",
     "stateful.resumed",
     "stateful.moved",
+    "stateful.forked",
     "stateful.pair",
 )
-_ALL = frozenset(
-    {
-        *OPERATORS,
-        *_STATE,
-        "stateful.forked",
-        "model.bundled",
-        "model.vectors",
-        "model.golden",
-        "device",
-    }
-)
+_MODELS = ("model.bundled", "model.vectors", "model.golden")
+_ALL = frozenset({*OPERATORS, *_STATE, *_MODELS, "device"})
 _CACHE = ("store", "load", "copy", "export", "import_", "compress")
 _EXPERTS = ("pack_experts", "route", "dispatch", "swiglu", "expert_mlp", "combine")
 _SAMPLING = ("mask", "process", "sample", "top_logprobs")
-_SERVICES = ("device",)
 
 PROFILES = {
     profile.name: profile
     for profile in (
-        _profile("core", "everything that the text model calls", (*_ALL, *_SERVICES), ()),
+        _profile("core", "everything that the text model calls", _ALL, ()),
         _profile(
             "fp4-cache",
             "the paged FP4 and FP8 cache, written and read",
@@ -88,7 +79,7 @@ PROFILES = {
         _profile(
             "full",
             "every operator of the contract",
-            (*_ALL, *_SERVICES),
+            _ALL,
             (name for name, kind in OPERATORS.items() if kind == "primitive" and name not in LATER),
         ),
     )
@@ -104,7 +95,11 @@ def profile_named(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a run showed for its profile."""
+    """What a run showed for its profile.
+
+    native_operators: those that the backend itself ran in every case. left_out: cases of the
+    profile in this tier that the run did not have; with any, it claims nothing.
+    """
 
     profile: str
     tier: Tier
@@ -113,14 +108,18 @@ class Claims:
     native_operators: tuple[str, ...]
     missing_native: tuple[str, ...]
     undeclared: tuple[str, ...] = ()
+    left_out: int = 0
 
     def sentence(self) -> str:
-        """The line that a report ends with. Only a full tier claims anything."""
+        """The line that a report ends with. Only a whole run of the full tier claims anything."""
         state = "works" if self.works else "does not work"
         state += f" (not declared: {', '.join(self.undeclared)})" if self.undeclared else ""
         how = f", {len(self.native_operators)} operators native" if self.native_operators else ""
         if self.tier is Tier.QUICK:
             return f"profile {self.profile}: {state}{how}; quick tier: no claim"
+        if self.left_out:
+            left = f"{self.left_out} of its cases not run: no claim"
+            return f"profile {self.profile}: {state}{how}; {left}"
         native = "; native" if self.native else ""
         if not self.native and self.missing_native:
             native = f"; not native: {', '.join(self.missing_native)}"
@@ -128,12 +127,17 @@ class Claims:
 
 
 def claims(
-    profile: Profile, tier: Tier, verdicts: Iterable[Verdict], undeclared: Iterable[str] = ()
+    profile: Profile,
+    tier: Tier,
+    verdicts: Iterable[Verdict],
+    undeclared: Iterable[str] = (),
+    left_out: int = 0,
 ) -> Claims:
     """Judge the verdicts of a run.
 
     undeclared: operators that the backend runs itself and does not declare batch-invariant. Their
     rows were compared within tolerances only, so the profile of that name does not work with them.
+    left_out: cases of the profile that were not asked for.
     A profile of which nothing ran does not work: a backend that supports nothing passes nothing.
     """
     verdicts = list(verdicts)
@@ -142,8 +146,9 @@ def claims(
     works = works and not lacking
     providers: dict[str, set[str]] = {}
     for verdict in verdicts:
-        providers.setdefault(verdict.case.operator, set()).add(verdict.provider)
+        if verdict.case.operator in OPERATORS:  # a suite of several calls is no operator
+            providers.setdefault(verdict.case.operator, set()).add(verdict.provider)
     native = tuple(sorted(name for name, by in providers.items() if by == {NATIVE}))
     missing = tuple(sorted(profile.key - set(native)))
     claimed = works and bool(native) and not missing
-    return Claims(profile.name, tier, works, claimed, native, missing, tuple(lacking))
+    return Claims(profile.name, tier, works, claimed, native, missing, tuple(lacking), left_out)

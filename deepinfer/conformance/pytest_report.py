@@ -70,5 +70,5 @@ class Collector:
         report.verdicts = [verdict_from_dict(record) for record in self._records]
         report.seconds = time.monotonic() - self._started
         report.ceilings = Ceilings.measure(subject.backend) if option.deepinfer_perf else None
-        report.claims = judged(report, subject, profile)
+        report.claims = judged(report, subject, chosen, profile)
         return report

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from deepinfer.backend.registry import Selected
 from deepinfer.conformance.call_cases import claimed_cases
 from deepinfer.conformance.case import Tier, Verdict
-from deepinfer.conformance.document import Report
+from deepinfer.conformance.document import Report, environment
 from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import LATER, PACKING, Claims, Profile, claims
 from deepinfer.conformance.registry import Check, selected
@@ -52,7 +52,7 @@ def run_suite(
     order = {check.id: place for place, check in enumerate(checks)}
     report.verdicts.sort(key=lambda verdict: order[verdict.case.id])
     report.seconds = time.monotonic() - started
-    report.claims = judged(report, subject, profile)
+    report.claims = judged(report, subject, chosen, profile)
     return report
 
 
@@ -70,7 +70,7 @@ def planned(
     checks = selected(tier, profile.operators, pattern, ids, chosen)
     if not ids:
         names = {check.case.operator for check in checks}
-        cases = dict.fromkeys(claimed_cases(subject, names))
+        cases = dict.fromkeys(claimed_cases(subject, names, tier))
         checks += [Check(case, True) for case in cases]
     return checks
 
@@ -85,13 +85,20 @@ def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier)
         tier,
         tuple(sorted(subject.native)),
         device=str(subject.backend.device),
+        environment=environment([chosen.spec.distribution]),
     )
 
 
-def judged(report: Report, subject: Subject, profile: Profile) -> Claims:
+def judged(report: Report, subject: Subject, chosen: Selected, profile: Profile) -> Claims:
     """What the verdicts of a complete report show."""
     undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
-    return claims(profile, report.tier, report.verdicts, undeclared & profile.operators)
+    left_out: set[str] = set()
+    if report.tier is not Tier.QUICK:  # which claims nothing anyway
+        left_out = {check.id for check in planned(subject, chosen, profile, report.tier)}
+        left_out -= {verdict.case.id for verdict in report.verdicts}
+    return claims(
+        profile, report.tier, report.verdicts, undeclared & profile.operators, len(left_out)
+    )
 
 
 def _verdicts(

@@ -75,11 +75,15 @@ def nan_row(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 def infinite(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """N(0, 1), with infinities of both signs in some rows."""
+    """N(0, 1), with infinities in some rows: at least one of either sign, more negative ones."""
     x = normal(shape, generator)
     chance = torch.rand(tuple(shape), generator=generator)
     x = torch.where(chance < 0.02, torch.full_like(x, float("-inf")), x)
-    return torch.where(chance > 0.995, torch.full_like(x, float("inf")), x)
+    x = torch.where(chance > 0.995, torch.full_like(x, float("inf")), x)
+    flat = x.view(-1)
+    for place, sign in zip(torch.randperm(len(flat), generator=generator), (1, -1), strict=False):
+        flat[place] = sign * float("inf")
+    return x
 
 
 def masked(shape: Sequence[int], generator: torch.Generator) -> Tensor:

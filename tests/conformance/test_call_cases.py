@@ -119,18 +119,36 @@ class FewerRows(FewRows):
 
 def test_the_ends_of_claimed_sub_ranges_are_cases() -> None:
     subject = Subject.of("few", FewRows("cpu"))
-    cases = list(claimed_cases(subject, SUITES))
+    cases = list(claimed_cases(subject, SUITES, Tier.QUICK))
     assert {case.operator for case in cases} == {"embed"}
     assert {case.size("rows") for case in cases} == {1, 2, 5, 6}
     assert all(by_id(case.id).run(subject).passed for case in cases)
-    assert not list(claimed_cases(subject, ["linear"]))
+    assert not list(claimed_cases(subject, ["linear"], Tier.QUICK))
+
+
+class ManyRows(ReferenceBackend):
+    """Runs `embed` for up to 5000 rows itself."""
+
+    def supports(self, call: CallSpec) -> Support:
+        return (
+            Support.within("large", rows=(1, 5000)) if call.operator == "embed" else Support.yes()
+        )
+
+
+def test_an_end_that_takes_too_long_is_left_to_a_higher_tier() -> None:
+    subject = Subject.of("many", ManyRows("cpu"))
+    rows = {
+        tier: sorted({case.size("rows") for case in claimed_cases(subject, ["embed"], tier)})
+        for tier in Tier
+    }
+    assert rows == {Tier.QUICK: [0, 1], Tier.FULL: [0, 1], Tier.SOAK: [0, 1, 5000, 5001]}
 
 
 def test_mutant_claims_one_row_too_many() -> None:
     subject = Subject.of("fewer", FewerRows("cpu"))
     failed = [
         case.size("rows")
-        for case in claimed_cases(subject, ["embed"])
+        for case in claimed_cases(subject, ["embed"], Tier.QUICK)
         if not by_id(case.id).run(subject).passed
     ]
     assert set(failed) == {5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 from pathlib import Path
@@ -14,15 +15,17 @@ from deepinfer.conformance import models, workers
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.command import compare, write_report
 from deepinfer.conformance.document import Report, verdict_from_dict, verdict_to_dict
-from deepinfer.conformance.profiles import PROFILES, claims, profile_named
+from deepinfer.conformance.profiles import PROFILES, Profile, claims, profile_named
 from deepinfer.conformance.registry import NAMES, Check, by_id, checks, selected
 from deepinfer.conformance.report import page, table
+from deepinfer.conformance.run import run_suite
 from deepinfer.conformance.stateful import STATEFUL
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UsageError
 from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.small_golden import selected as selected_backend
 
-CASE = "rms_norm[rows=1,width=64,dtype=bf16,values=normal,edge=one,seed=0]"
+CASE = "rms_norm[eps=1e-20,rows=1,width=64,dtype=bf16,values=normal,edge=one,seed=0]"
 
 
 def test_ids_paste_back() -> None:
@@ -71,6 +74,29 @@ def test_claims() -> None:
     assert full.works and not full.native and "attend" in full.missing_native
 
 
+def test_a_part_of_a_profile_claims_nothing() -> None:
+    part = claims(PROFILES["core"], Tier.FULL, [verdict()], left_out=3)
+    assert part.sentence().endswith("3 of its cases not run: no claim")
+    for pattern, ids in (("mask", ()), (None, (CASE,))):
+        chosen = select("reference"), PROFILES["sampling"], Tier.FULL
+        report = run_suite(*chosen, pattern=pattern, ids=ids)
+        assert report.claims is not None and report.claims.works
+        assert "not run: no claim" in report.claims.sentence()
+
+
+def test_a_whole_run_of_the_full_tier_claims() -> None:
+    profile = Profile("masks", "one operator", frozenset({"mask"}), frozenset({"mask"}))
+    report = run_suite(select("reference"), profile, Tier.FULL)
+    assert report.claims is not None
+    assert report.claims.sentence() == "claim: profile masks works, 1 operators native; native"
+
+
+def test_only_operators_are_counted_as_native() -> None:
+    case = Case.of("stateful.chunks", {"chunk": 1})
+    found = claims(PROFILES["core"], Tier.FULL, [Verdict(case, Outcome.PASSED, "native")])
+    assert found.native_operators == ()
+
+
 def test_batch_invariance_must_be_declared() -> None:
     profile = PROFILES["batch-invariant"]
     assert claims(profile, Tier.FULL, [verdict()]).works
@@ -95,8 +121,9 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
     )
     assert verdict_from_dict(json.loads(json.dumps(verdict_to_dict(bad)))) == bad
     made = report(verdict(used={"out:ulp": 0.5}), bad)
-    html = page(made)
-    assert "<script>" not in html and "a &lt;chip&gt;" in html and "http" not in html
+    shown = page(made)
+    assert "<script>" not in shown and "a &lt;chip&gt;" in shown and "http" not in shown
+    assert "<td class='bad'>1 failed (numbers)</td>" in shown
     text = table(made)
     assert "failed (numbers) rms_norm[" in text and "profile core: does not work" in text
     write_report(made, tmp_path / "new")
@@ -104,6 +131,15 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
     assert equal and "passes there" in same
     with pytest.raises(UsageError, match="cannot be read"):
         compare(str(tmp_path / "none"), str(tmp_path / "none"))
+
+
+def test_a_report_states_tier_mode_machine_and_the_plugins_version() -> None:
+    made = run_suite(selected_backend(), PROFILES["core"], Tier.QUICK, ids=[CASE])
+    assert made.environment["packages"]["dist-chip"] == "not installed"
+    assert made.environment["packages"]["deepinfer-core"] != "not installed"
+    for text in (table(made), page(made)):
+        assert "quick" in text and "mode hardware" in text
+        assert f"cpu on {made.environment['processor']}" in html.unescape(text)
 
 
 def test_what_got_worse_is_said(tmp_path: Path) -> None:
@@ -114,7 +150,8 @@ def test_what_got_worse_is_said(tmp_path: Path) -> None:
 
 
 def test_a_report_without_anything_native_is_the_references() -> None:
-    assert report(verdict(provider="fallback")).title.startswith("reference on cpu")
+    title = report(verdict(provider="fallback")).title
+    assert title == "reference on cpu (backend chip, mode hardware: nothing native)"
     assert report(verdict()).title.startswith("backend chip")
 
 

@@ -172,7 +172,8 @@ class Load(OperatorSuite):
     row_arguments = ("sequence", "entries")
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        return entry_grid("load", tier, ("codes", "ties", "nan_row", "saturated"))
+        values = ("codes", "ties", "nan_row", "saturated", "subnormal", "zeros")
+        return entry_grid("load", tier, values)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         codes = case.values == "codes"

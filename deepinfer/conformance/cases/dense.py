@@ -102,7 +102,7 @@ class Linear(OperatorSuite):
                 yield self._case(3, 1024, 20, kind, dtype, edge="deep")
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 64, 48, kind, dtype, edge=edge)
-                for values in ("large", "ties", "zeros", "saturated"):
+                for values in ("large", "ties", "zeros", "saturated", "extreme", "nan_row"):
                     yield self._case(5, 96, 32, kind, dtype, values=values)
         if tier.includes(Tier.FULL):
             for kind, inputs, outputs in (
@@ -178,7 +178,7 @@ class GroupedLinear(Linear):
             for dtype in DTYPES:
                 for edge, rows in FEW_ROWS.items():
                     yield self._grouped(rows, 2, 64, 32, kind, dtype, edge=edge)
-                for values in ("large", "ties", "saturated"):
+                for values in ("large", "ties", "saturated", "zeros", "nan_row"):
                     yield self._grouped(5, 3, 32, 32, kind, dtype, values=values)
             yield self._grouped(5, 8, 32, 16, kind, "bf16", edge="groups")
             yield self._grouped(5, 1, 64, 48, kind, "bf16", edge="groups")
@@ -230,6 +230,8 @@ class Embed(OperatorSuite):
         ids = torch.randint(0, vocabulary, (rows,), generator=generator)
         if rows > 1:
             ids[0], ids[-1] = 0, vocabulary - 1
+        if rows > 2:
+            ids[1] = ids[-1]
         return {
             "table": TableSource(
                 table(vocabulary, case.size("width"), str(case.fact("kind")), generator)

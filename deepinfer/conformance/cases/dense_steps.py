@@ -62,7 +62,7 @@ class Project(OperatorSuite):
                 for edge, rows in ROWS.items():
                     if edge != "long" or dtype == "bf16":
                         yield self._case(rows, 2, 48, 32, 16, "fp8", numerics, dtype, edge=edge)
-                for values in ("large", "ties", "zeros"):
+                for values in ("large", "ties", "zeros", "nan_row"):
                     yield self._case(5, 2, 48, 32, 16, "fp8", numerics, dtype, values=values)
                 yield self._case(5, 1, 32, 64, 32, "fp8", numerics, dtype, edge="width")
             for kind in ("bf16", "fp32"):

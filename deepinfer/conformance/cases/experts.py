@@ -48,6 +48,23 @@ def random_routing(
     return Routing(ids.to(torch.int32).contiguous(), weights.to(dtype))
 
 
+def routing_of(case: Case, generator: torch.Generator) -> Routing:
+    """The routing of a case, by its fact `pattern`.
+
+    spread, or none: any; one: all rows on expert 0; last: on the last; few: two of all experts;
+    all: the same experts for every row.
+    """
+    rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
+    routing = random_routing(rows, experts, k, generator, wide_dtype(case.dtype))
+    chosen = {
+        "one": torch.zeros(rows, k),
+        "last": torch.full((rows, k), experts - 1),
+        "few": torch.arange(rows)[:, None] % 2 + 2 * torch.arange(k),
+        "all": torch.arange(k).expand(rows, k),
+    }.get(str(dict(case.facts).get("pattern")))
+    return routing if chosen is None else routing._replace(ids=chosen.to(torch.int32).clone())
+
+
 def settled(logits: Tensor, added: Tensor, k: int) -> Tensor:
     """Rows [T] whose best k + 1 sums of score and bias [T, E] are far apart, or equal exactly.
 
@@ -155,19 +172,29 @@ class Dispatch(OperatorSuite):
             yield self._case(rows, 8, 3, 64, edge=edge)
         yield self._case(3, 384, 6, 5120, edge="released")
         yield self._case(3, 8, 3, 128, "fp32", edge="count")
+        for pattern, k in (("one", 1), ("last", 1), ("few", 2), ("all", 2)):
+            yield self._case(33, 5, k, 32, pattern=pattern, edge="pattern")
 
     def _case(
-        self, rows: int, experts: int, k: int, hidden: int, dtype: str = "bf16", **more: Any
+        self,
+        rows: int,
+        experts: int,
+        k: int,
+        hidden: int,
+        dtype: str = "bf16",
+        pattern: str | None = None,
+        **more: Any,
     ) -> Case:
-        facts = {"rows": rows, "experts": experts, "top_k": k, "hidden": hidden}
+        facts: dict[str, Fact] = {"rows": rows, "experts": experts, "top_k": k, "hidden": hidden}
+        if pattern is not None:
+            facts["pattern"] = pattern
         return Case.of("dispatch", facts, dtype=dtype, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
-        x = torch.randn(rows, case.size("hidden"), generator=generator)
+        x = torch.randn(case.size("rows"), case.size("hidden"), generator=generator)
         return {
             "a": Activation(x.to(DTYPES[case.dtype])),
-            "routing": random_routing(rows, experts, k, generator, wide_dtype(case.dtype)),
+            "routing": routing_of(case, generator),
             "group": Group(),
         }
 
@@ -196,7 +223,7 @@ class Combine(OperatorSuite):
         for numerics in NUMERICS:
             for edge, rows in ROWS.items():
                 yield self._case(rows, 3, 64, numerics, edge=edge)
-            for values in ("large", "ties", "zeros", "extreme", "cancelling"):
+            for values in ("large", "ties", "zeros", "extreme", "cancelling", "nan_row"):
                 for dtype in ("bf16", "fp32"):
                     yield self._case(5, 6, 48, numerics, dtype, values=values)
             for k in (1, 2, 8):

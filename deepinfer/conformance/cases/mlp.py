@@ -15,12 +15,11 @@ from deepinfer.backend import (
     Fact,
     Group,
     Numerics,
-    Routing,
 )
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.experts import (
     NUMERICS,
-    random_routing,
+    routing_of,
     rows_range,
     wide_dtype,
 )
@@ -224,7 +223,7 @@ class ExpertMlp(OperatorSuite):
         x = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
         return {
             "a": activation(x, scheme_of(case)),
-            "routing": self._routing(case, generator),
+            "routing": routing_of(case, generator),
             "experts": ExpertSources(
                 tuple(
                     expert(hidden, inner, str(kind), generator, of_weights) for _ in range(experts)
@@ -233,21 +232,6 @@ class ExpertMlp(OperatorSuite):
             "limit": case.fact("limit"),
             "numerics": numerics_of(case),
         }
-
-    @staticmethod
-    def _routing(case: Case, generator: torch.Generator) -> Routing:
-        """spread: any; one: all rows on expert 0; last: on the last; few: two of all experts;
-        all: the same experts for every row.
-        """
-        rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
-        routing = random_routing(rows, experts, k, generator, wide_dtype(case.dtype))
-        chosen = {
-            "one": torch.zeros(rows, k),
-            "last": torch.full((rows, k), experts - 1),
-            "few": torch.arange(rows)[:, None] % 2 + 2 * torch.arange(k),
-            "all": torch.arange(k).expand(rows, k),
-        }.get(str(case.fact("pattern")))
-        return routing if chosen is None else routing._replace(ids=chosen.to(torch.int32).clone())
 
     def calls(self, case: Case) -> list[CallSpec]:
         names = ("experts", "top_k", "hidden", "intermediate", "limit")

@@ -266,7 +266,7 @@ class TopLogprobs(OperatorSuite):
             yield self._case(rows, 40, 5, edge=edge)
         for k in (0, 1, 20, 40):
             yield self._case(5, 40, k, edge="count")
-        for values in ("ties", "zeros", "masked", "large"):
+        for values in ("ties", "zeros", "masked", "large", "infinite"):
             for k in (1, 20):
                 yield self._case(6, 40, k, values=values)
         for width in WIDTHS:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 
 from deepinfer.conformance.case import Outcome, Verdict
-from deepinfer.conformance.document import Report, by_operator
+from deepinfer.conformance.document import Report, by_operator, work_of
 
 SLOWEST = 20
 BUCKETS = 10
@@ -35,7 +36,10 @@ def page(report: Report) -> str:
         ("result", report.claims.sentence()),
         ("cases", ", ".join(f"{n} {name}" for name, n in sorted(report.counts().items()))),
         ("time", f"{report.seconds:.0f} s, {report.started}, {report.workers} workers"),
-        ("machine", f"{environment['processor']}, {environment['cores']} cores"),
+        (
+            "machine",
+            f"{report.device} on {environment['processor']}, {environment['cores']} cores",
+        ),
         ("system", f"{environment['system']}, Python {environment['python']}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in environment["packages"].items())),
         ("contract, commit", f"{environment['contract']}, {environment['commit'] or 'unknown'}"),
@@ -62,18 +66,19 @@ def page(report: Report) -> str:
 def _operators(report: Report) -> str:
     rows = [
         "<table id='operators'><tr><th>operator</th><th>provider</th><th class='n'>passed</th>"
-        "<th class='n'>other</th><th>share of the limits used, 0 to 100 %</th>"
+        "<th>not passed</th><th>share of the limits used, 0 to 100 %</th>"
         "<th class='n'>largest</th><th class='n'>seconds</th></tr>"
     ]
     for operator, verdicts in by_operator(report.verdicts).items():
         passed = sum(verdict.passed for verdict in verdicts)
-        other = len(verdicts) - passed
+        other = Counter(_outcome(verdict) for verdict in verdicts if not verdict.passed)
         shares = [share for verdict in verdicts for share in verdict.used.values()]
         provider = "/".join(sorted({verdict.provider for verdict in verdicts if verdict.provider}))
         rows.append(
             f"<tr><td>{_text(operator)}</td><td>{_text(provider)}</td>"
             f"<td class='n passed'>{passed}</td>"
-            f"<td class='n {'bad' if other else ''}'>{other}</td><td>{_bars(shares)}</td>"
+            f"<td class='bad'>{_text(', '.join(f'{n} {name}' for name, n in other.items()))}</td>"
+            f"<td>{_bars(shares)}</td>"
             f"<td class='n'>{max(shares, default=0.0):.0%}</td>"
             f"<td class='n'>{sum(verdict.seconds for verdict in verdicts):.2f}</td></tr>"
         )
@@ -102,10 +107,14 @@ def _failures(report: Report) -> list[str]:
     ]
 
 
+def _outcome(verdict: Verdict) -> str:
+    """ "failed (numbers)", "timeout"."""
+    return f"{verdict.outcome} ({verdict.failure})" if verdict.failure else str(verdict.outcome)
+
+
 def _row(verdict: Verdict) -> str:
-    kind = f" ({verdict.failure})" if verdict.failure else ""
     return (
-        f"<tr><td class='bad'>{_text(str(verdict.outcome) + kind)}</td>"
+        f"<tr><td class='bad'>{_text(_outcome(verdict))}</td>"
         f"<td><code>{_text(verdict.case.id)}</code></td><td>{_text(verdict.message)}</td></tr>"
     )
 
@@ -118,7 +127,7 @@ def _timings(report: Report) -> list[str]:
     ceilings = report.ceilings
     flops = ", ".join(f"{name} {value / 1e9:.3g} GFLOP/s" for name, value in ceilings.flops.items())
     rows = []
-    for verdict in sorted(timed, key=_work, reverse=True)[:TIMED]:
+    for verdict in sorted(timed, key=work_of, reverse=True)[:TIMED]:
         timing, share = verdict.timing, report.share(verdict)
         assert timing is not None and share is not None
         cells = (
@@ -138,11 +147,6 @@ def _timings(report: Report) -> list[str]:
         "<th class='n'>MB</th><th class='n'>MFLOP</th><th class='n'>share</th><th>case</th></tr>",
         f"{''.join(rows)}</table>",
     ]
-
-
-def _work(verdict: Verdict) -> tuple[int, int]:
-    assert verdict.timing is not None
-    return verdict.timing.flops, verdict.timing.bytes
 
 
 def _slowest(report: Report) -> str:

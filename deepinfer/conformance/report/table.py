@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepinfer.conformance.case import Outcome, Verdict
-from deepinfer.conformance.document import Report, by_operator
+from deepinfer.conformance.document import Report, by_operator, work_of
 
 MOST_FAILURES = 20
 MICRO = 1e6
@@ -14,7 +14,7 @@ def table(report: Report) -> str:
     environment = report.environment
     lines = [
         f"{report.title}; profile {report.profile}, {report.tier} tier",
-        f"{environment['processor']}, {environment['cores']} cores; torch "
+        f"{report.device} on {environment['processor']}, {environment['cores']} cores; torch "
         f"{environment['packages']['torch']}, contract {environment['contract']}",
         "",
         f"{'operator':<18}{'provider':<10}{'passed':>8}{'other':>7}"
@@ -59,7 +59,7 @@ def _timings(report: Report) -> list[str]:
     for operator, verdicts in by_operator(report.verdicts).items():
         timed = [verdict for verdict in verdicts if verdict.timing is not None]
         if timed:
-            largest = max(timed, key=_work)
+            largest = max(timed, key=work_of)
             timing, share = largest.timing, report.share(largest)
             assert timing is not None and share is not None
             times = (MICRO * timing.median, MICRO * timing.low, MICRO * timing.high)
@@ -68,8 +68,3 @@ def _timings(report: Report) -> list[str]:
                 f"{timing.bytes / 1e6:>9.2f}{timing.flops / 1e6:>10.2f}{share:>8.1%}"
             )
     return [*lines, ""]
-
-
-def _work(verdict: Verdict) -> tuple[int, int]:
-    assert verdict.timing is not None
-    return verdict.timing.flops, verdict.timing.bytes
