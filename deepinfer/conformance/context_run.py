@@ -6,7 +6,8 @@ reads back everything that a later row could see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ class ContextRun:
         self.state: CompressorState | None = (
             memory_placed["state"] if self.geometry.ratio > 1 else None
         )
+        self.slot = 1
         self.context_table: Table = memory.batch.context
         self.window_table: Table = memory.batch.window
 
@@ -91,7 +93,7 @@ class ContextRun:
         if self.state is not None and length % ratio:
             positions = torch.arange(length - length % ratio, length)
             places = positions % self.state.ring
-            found["members"] = self.state.members[1].cpu()[places].flatten(1).clone()
+            found["members"] = self.state.members[self.slot].cpu()[places].flatten(1).clone()
         return found
 
     def export(self) -> tuple[Tensor, Tensor]:
@@ -114,6 +116,31 @@ class ContextRun:
         if self.state is not None and other.state is not None:
             self.state.members.copy_(other.state.members.cpu())
 
+    def fork(self, length: int) -> ContextRun:
+        """A sequence with the same first `length` tokens, in the same pools, as an engine forks it.
+
+        Full blocks are shared; one that is partly filled is copied, and so are pending members.
+        """
+        child = copy.copy(self)
+        child.slot = 2
+        sizes = self.geometry.block_tokens, self.geometry.page_tokens
+        child.context_table = self._forked(self.main, self.context_table, length, sizes[0])
+        child.window_table = self._forked(self.window, self.window_table, length, sizes[1])
+        if self.state is not None:
+            self.state.members[child.slot] = self.state.members[self.slot]
+        return child
+
+    def _forked(self, region: Region, table: Table, length: int, size: int) -> Table:
+        """The child's table: its blocks from the first that is not full on are others."""
+        own, full = table.blocks[0], length // size
+        unused = [n for n in range(1, region.pool.num_blocks) if n not in own.tolist()]
+        blocks = own.clone()
+        blocks[full:] = torch.tensor(unused[: len(own) - full])
+        if length % size:
+            pair = torch.stack((own[full], blocks[full])).unsqueeze(0)
+            self._operators.copy(region.pool, self._to_device(pair))
+        return Table(blocks.unsqueeze(0), table.first)
+
     def _load(self, region: Region, first: int, stop: int) -> Tensor:
         numbers = self._to_device(torch.arange(first, stop))
         batch = map_leaves(self._to_device, self._batch(0, LENGTH))
@@ -121,7 +148,8 @@ class ContextRun:
         return self._operators.load(region, owners, numbers, batch, torch.float32).cpu()
 
     def _batch(self, start: int, stop: int) -> Any:
-        return batch_of([Chunk(start, stop)], 0, self.context_table, self.window_table)
+        batch = batch_of([Chunk(start, stop)], 0, self.context_table, self.window_table)
+        return replace(batch, slots=torch.tensor([self.slot]))
 
     def _to_device(self, value: Any) -> Any:
         return value.to(self._operators.device) if isinstance(value, Tensor) else value

@@ -29,8 +29,6 @@ from deepinfer.conformance.tolerances import EXACT, STORED_CODES, Tolerance, flo
 
 HIDDEN = 96
 MOST_DRAFTS = 6
-OPERATORS = ("update_context", "store", "load", "export", "import_", "copy")
-"""Operators that the runs call, beside those inside the step."""
 
 
 class StatefulSuite(ABC):
@@ -215,21 +213,30 @@ class Moved(StatefulSuite):
 
 
 class Forked(StatefulSuite):
-    """Two sequences that share their blocks up to a point and are continued apart."""
+    """Two sequences that are the same up to a point and are continued apart.
+
+    way "shared": in the same pools, with full blocks in common and the last one copied; without a
+    way, in pools of their own.
+    """
 
     operator = "stateful.forked"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         yield from _grid(self.operator, [{"length": length} for length in (1, 15, 16, 17, 30)])
+        facts = [{"length": length, "way": "shared"} for length in (1, 16, 30)]
+        yield from _grid(self.operator, facts)
 
     def compare(self, case: Case, bench: Bench) -> None:
         length = case.size("length")
         parent = bench.new()
         parent.step(bench.tokens, 0, length)
         before = parent.entries(length)
-        child = bench.new()
-        child.import_(parent.export())  # its own copy of every shared block
-        child.take_state(parent)
+        if dict(case.facts).get("way") == "shared":
+            child = parent.fork(length)
+        else:
+            child = bench.new()
+            child.import_(parent.export())
+            child.take_state(parent)
         other = bench.tokens.with_other(length, bench.others)
         child.step(other, length, length + 6)
         bench.same(parent.entries(length), before, "the parent beside its child")

@@ -280,6 +280,7 @@ MUTANTS = (
     Mutant(cache.ExportInOrderOfBlocks, "stateful.moved", Failure.NUMBERS),
     Mutant(state.OwnImages, "stateful.moved", Failure.NUMBERS),
     Mutant(state.ImportStaysTied, "stateful.forked", Failure.NUMBERS),
+    Mutant(cache.CopyReversed, "stateful.forked", Failure.NUMBERS),
     # whole models, and numbers of an independent implementation
     Mutant(hyper.PreOfSameSite, "model.bundled", Failure.NUMBERS),
     Mutant(engram.HistoryOfRowsAbove, "model.bundled", Failure.NUMBERS),
