@@ -37,13 +37,14 @@ class Backend(Contract):
 
     An operator that is not overridden is run by the step's default body or by the reference.
     `operators` is the resolved table, set before the first call, for a native operator that wants
-    to call others. `batch_invariant` and `repeatable` name the operators whose rows do not depend
-    on the rest of the batch, and whose repeats give equal bits.
+    to call others. `batch_invariant` names the operators whose rows do not depend on the rest of
+    the batch. `nondeterministic` names those whose repeats may give other bits; of all others the
+    same call gives the same bits again.
     """
 
     operators: Contract
     batch_invariant: frozenset[str] = frozenset()
-    repeatable: frozenset[str] = frozenset()
+    nondeterministic: frozenset[str] = frozenset()
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)

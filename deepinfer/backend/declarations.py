@@ -15,7 +15,7 @@ from deepinfer.backend.base import OPERATORS, Backend
 from deepinfer.backend.operators import declaration_of
 from deepinfer.errors import BackendContractError
 
-PROMISES = ("batch_invariant", "repeatable")
+PROMISES = ("batch_invariant", "nondeterministic")
 LIKENESS = 0.7
 """How alike the names of a method and of an operator must be for it to be taken as misspelt."""
 
@@ -23,9 +23,9 @@ LIKENESS = 0.7
 def check_declarations(backend: Backend, who: str) -> None:
     """BackendContractError for an operator that the contract does not have.
 
-    Such are names in `batch_invariant` and `repeatable`, methods marked with `primitive` or `step`,
-    and methods with the arguments of an operator and nearly its name. who: the backend with its
-    origin, for the message.
+    Such are names in `batch_invariant` and `nondeterministic`, methods marked with `primitive` or
+    `step`, and methods with the arguments of an operator and nearly its name. who: the backend with
+    its origin, for the message.
     """
     for message in (*_promises(backend), *_methods(type(backend))):
         raise BackendContractError(f"{who}: {message}")

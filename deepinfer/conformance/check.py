@@ -13,7 +13,14 @@ from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.compare import Difference, compare
 from deepinfer.conformance.hardware import require_memory
-from deepinfer.conformance.judging import Found, Wrong, declared, judge, shortened
+from deepinfer.conformance.judging import (
+    Found,
+    Wrong,
+    batch_invariant,
+    deterministic,
+    judge,
+    shortened,
+)
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import (
     Arguments,
@@ -204,9 +211,9 @@ class _Check:
             )
 
     def repeated(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
-        """The same call again: equal bits where the backend declares it, else within limits."""
+        """The same call again: equal bits, or within limits where it is declared otherwise."""
         again = self.ran(table, arguments)
-        if self.declared("repeatable", table):
+        if deterministic(table, self.subject, self.names()):
             self.same_bits(again, got, Failure.REPEAT, "a repeat")
         else:
             self.compared(again, got, self.suite.tolerance, "a repeat: ")
@@ -225,7 +232,7 @@ class _Check:
                 return
             part = {name: got[name][rows] for name in self.suite.row_outputs if name in got}
             again = self.ran(table, taken)
-            if self.declared("batch_invariant", table):
+            if batch_invariant(table, self.subject, self.names()):
                 self.same_bits(again, part, Failure.BATCH, what)
             else:
                 self.compared(again, part, self.suite.tolerance, f"{what}: ", rows)
@@ -246,16 +253,15 @@ class _Check:
             if output in clean:
                 part, whole = mixed[output][others], clean[output][others]
                 what = f"rows beside the NaN of row {row}"
-                if self.declared("repeatable", table):
+                if deterministic(table, self.subject, self.names()):
                     self.same_bits({output: part}, {output: whole}, Failure.NAN, what)
                 else:
                     again = {output: part}, {output: whole}
                     self.compared(*again, self.suite.tolerance, f"{what}: ", others)
 
-    def declared(self, promise: str, table: Operators) -> bool:
-        """Does whoever runs the operator promise it for this operator and all inside it?"""
-        names = {call.operator for call in self.suite.calls(self.case)}
-        return declared(promise, table, self.subject, names)
+    def names(self) -> set[str]:
+        """The operator and all inside it."""
+        return {call.operator for call in self.suite.calls(self.case)}
 
     def same_bits(self, got: Outputs, want: Outputs, failure: Failure, what: str) -> None:
         """Wrong with `failure` unless all outputs are equal bit for bit."""

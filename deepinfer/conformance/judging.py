@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from deepinfer.backend import Backend
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
 from deepinfer.conformance.hardware import Lacking
@@ -53,11 +54,20 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
     return Verdict(case, outcome, found.provider, failure, message, found.used, seconds)
 
 
-def declared(promise: str, table: Operators, subject: Subject, names: Iterable[str]) -> bool:
-    """Does whoever runs these operators promise it for all of them?
+def batch_invariant(table: Operators, subject: Subject, names: Iterable[str]) -> bool:
+    """Does whoever runs these operators declare all of them? A step is what its parts are."""
+    return all(name in by.batch_invariant for name, by in _run_by(table, subject, names))
 
-    promise: "batch_invariant" or "repeatable". A composed step promises what its parts do.
-    """
+
+def deterministic(table: Operators, subject: Subject, names: Iterable[str]) -> bool:
+    """Does nobody who runs these operators declare one of them nondeterministic?"""
+    return all(name not in by.nondeterministic for name, by in _run_by(table, subject, names))
+
+
+def _run_by(
+    table: Operators, subject: Subject, names: Iterable[str]
+) -> Iterator[tuple[str, Backend]]:
+    """Operators with the backend that runs them, composed steps left out."""
     backends = {
         "native": subject.backend,
         "fallback": subject.reference,
@@ -65,9 +75,8 @@ def declared(promise: str, table: Operators, subject: Subject, names: Iterable[s
     }
     for name in names:
         provider = table.bindings[name].provider
-        if provider in backends and name not in getattr(backends[provider], promise):
-            return False
-    return True
+        if provider in backends:
+            yield name, backends[provider]
 
 
 def shortened(error: BaseException) -> str:

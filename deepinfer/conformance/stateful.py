@@ -22,7 +22,7 @@ from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.compare import compare
 from deepinfer.conformance.context_run import LENGTH, ContextRun, Tokens, random_tokens
-from deepinfer.conformance.judging import Found, Wrong, declared, judge
+from deepinfer.conformance.judging import Found, Wrong, batch_invariant, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import generator_of
 from deepinfer.conformance.tolerances import EXACT, STORED_CODES, Tolerance, float_tolerance
@@ -77,7 +77,7 @@ class Bench:
         self.table: Operators = subject.table(self.calls)
         found.provider = self.table.bindings["update_context"].provider
         names = {call.operator for call in self.calls} | {"store"}
-        self.exact = declared("batch_invariant", self.table, subject, names)
+        self.exact = batch_invariant(self.table, subject, names)
         self.tokens = random_tokens(case, HIDDEN, 0)
         self.others = random_tokens(case, HIDDEN, 1)
         self._salt = itertools.count()

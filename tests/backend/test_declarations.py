@@ -28,7 +28,7 @@ def refused(install: Install, **members: Any) -> str:
     return message
 
 
-@pytest.mark.parametrize("promise", ["batch_invariant", "repeatable"])
+@pytest.mark.parametrize("promise", ["batch_invariant", "nondeterministic"])
 def test_promise_about_an_unknown_operator_names_the_nearest(
     install: Install, promise: str
 ) -> None:
@@ -37,13 +37,13 @@ def test_promise_about_an_unknown_operator_names_the_nearest(
 
 
 def test_without_a_near_name_all_are_listed(install: Install) -> None:
-    message = refused(install, repeatable=frozenset({"zzz"}))
+    message = refused(install, nondeterministic=frozenset({"zzz"}))
     assert "'zzz'; expected one of advance, attend, " in message
 
 
 def test_promise_of_the_wrong_type(install: Install) -> None:
-    message = refused(install, repeatable="rms_norm")
-    assert "repeatable is a str, expected a frozenset of names of operators" in message
+    message = refused(install, nondeterministic="rms_norm")
+    assert "nondeterministic is a str, expected a frozenset of names of operators" in message
 
 
 @pytest.mark.parametrize(("mark", "kind"), [(primitive, "primitive"), (step, "step")])
@@ -68,4 +68,6 @@ def test_helpers_are_no_operators(install: Install) -> None:
 
     def _rms_norm(self: Backend, x: Any, weight: Any, eps: float) -> None: ...
 
-    created(install, rms_nrom=rms_nrom, _rms_norm=_rms_norm, repeatable=frozenset({"rms_norm"}))
+    created(
+        install, rms_nrom=rms_nrom, _rms_norm=_rms_norm, nondeterministic=frozenset({"rms_norm"})
+    )

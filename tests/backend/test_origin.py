@@ -52,8 +52,8 @@ def test_module_that_raises(site: Path) -> None:
         ("return Backend(device)", "1 / 0", "Expected: a deepinfer.backend.Backend for every mode"),
         (
             "return Backend(device)",
-            "return type('Chip', (Backend,), {'repeatable': frozenset({'rms_nrom'})})(device)",
-            "repeatable names an unknown operator 'rms_nrom'; did you mean 'rms_norm'?",
+            "return type('C', (Backend,), {'nondeterministic': frozenset({'rms_nrom'})})(device)",
+            "nondeterministic names an unknown operator 'rms_nrom'; did you mean 'rms_norm'?",
         ),
     ],
     ids=["version", "backend", "probe", "probe raises", "create", "create raises", "operator"],

@@ -91,4 +91,3 @@ def _refusal(facts: dict[str, Fact]) -> str | None:
 _FORMATS = {entry.name: entry for entry in (WINDOW, MAIN, INDEX, MAIN_BF16, INDEX_BF16)}
 _IMPLEMENTED = frozenset(OPERATORS) & ReferenceBackend.native_operators()
 ReferenceBackend.batch_invariant = _IMPLEMENTED
-ReferenceBackend.repeatable = _IMPLEMENTED

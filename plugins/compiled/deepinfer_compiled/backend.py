@@ -14,11 +14,10 @@ PRECISIONS = ("bf16", "fp32", "fp64")
 class CompiledBackend(Backend):
     """Norm and residual streams, which are bound by memory: fused, each tensor is read once.
 
-    repeatable: the same call gives the same bits again. batch_invariant stays empty: the compiler
-    chooses the order of sums, and nothing says that it is the same one for every number of rows.
+    nondeterministic stays empty: the same call gives the same bits again. So does batch_invariant:
+    the compiler chooses the order of sums, and nothing says that it is the same one for every
+    number of rows.
     """
-
-    repeatable = OPERATORS
 
     def supports(self, call: CallSpec) -> Support:
         """Every precision of the contract; one that is added later has been tried by nobody."""
