@@ -166,7 +166,7 @@ class Trainer:
             alignment = indexer.alignment_loss(todo.aligned)
             kept = self.config["text_config"]["index_topk"]
             report |= {
-                "align": float(alignment),
+                "align": float(alignment.detach()),
                 "coverage": min(indexer.coverage(todo.aligned, kept)),
             }
             loss = loss + alignment / HALVES
