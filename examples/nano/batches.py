@@ -34,11 +34,13 @@ class Batch(NamedTuple):
 @dataclass(frozen=True)
 class Mixture:
     """What a batch is made of. length: tokens of a row. longest: distance of recall. repeats:
-    share of rows that say a random sequence twice; these teach to look back."""
+    share of rows that say a random sequence again and again; these teach to look back. periods:
+    lengths of such a sequence."""
 
     length: int
     longest: int
-    repeats: float
+    repeats: float = 0.0
+    periods: tuple[int, int] = (8, 8)
 
 
 class _Encoded(NamedTuple):
@@ -104,9 +106,8 @@ class Batches:
         return _Encoded(encoding.ids, answers, distances)
 
     def _repeat(self, random: Random, mixture: Mixture) -> _Encoded:
-        """A random sequence and itself again, two or more times, to the end of the row."""
-        most = min(mixture.longest, mixture.length // 2 - 1)
-        period = random.randint(8, max(8, most))
+        """A random sequence and itself again, to the end of the row."""
+        period = random.randint(*mixture.periods)
         once = [random.choice(self.word_ids) for _ in range(period)]
         ids = [self.bos, *(once * (mixture.length // period + 1))][: mixture.length]
         known = [i > period for i in range(len(ids))]

@@ -184,7 +184,7 @@ def verify(reference: Reference, directory: Path) -> list[float]:
     options = EngineOptions(
         numerics="ref", compute="fp32", max_model_len=512, max_num_batched_tokens=512
     )
-    ids = Batches(0, 512, "heldout").batch(0, Mixture(512, 400, 0.0)).ids[0, :length]
+    ids = Batches(0, 512, "heldout").batch(0, Mixture(512, 400)).ids[0, :length]
     found = []
     with Checkpoint.open(directory, progress=False) as checkpoint, torch.no_grad():
         engine = Engine.load(checkpoint, select(REFERENCE), options)

@@ -53,12 +53,15 @@ def build_reference(seed: int, tokenizer_file: Path = TOKENIZER) -> Reference:
     target.initialize_weights(dtype=torch.float32)
     draft = DeepseekV41DSparkBackbone(parsed.text_config, backend)
     draft.initialize_weights()
-    _spread(target.model, [*target.model.layers.values(), *draft.mtp])
+    _spread([*target.model.layers.values(), *draft.mtp])
+    with torch.no_grad():
+        target.model.embed_tokens.weight.normal_(std=0.1)
+        target.lm_head.weight.copy_(0.5 * target.model.embed_tokens.weight)
     return Reference(target, draft, config)
 
 
 @torch.no_grad()
-def _spread(model: Any, blocks: list[Any]) -> None:
+def _spread(blocks: list[Any]) -> None:
     """Starting values for fast learning: matrices keep the size of their input, streams differ.
 
     NeMo's 0.02 for everything is for large models.
@@ -67,15 +70,15 @@ def _spread(model: Any, blocks: list[Any]) -> None:
     for block in blocks:
         for name, parameter in block.named_parameters():
             if name.endswith(("gate_and_up_projs", "down_projs")):
-                parameter.normal_(std=parameter.shape[1] ** -0.5)
+                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
             elif parameter.dim() == 2 and "_hc." not in name and "engram" not in name:
-                parameter.normal_(std=parameter.shape[1] ** -0.5)
+                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
             elif name.endswith("engram.wkv.weight"):
-                parameter.normal_(std=parameter.shape[1] ** -0.5)
+                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
             elif name.endswith("engram.embed.weight"):
                 parameter.normal_(std=0.3)
         for name, parameter in block.named_parameters():
-            if name.endswith(("wo_b.weight", "down_projs", "down_proj.weight")):
+            if name.endswith(("down_projs", "down_proj.weight")):
                 parameter.mul_(0.3)
             elif name.endswith("ffn.gate.weight"):
                 parameter.normal_(std=0.3 * parameter.shape[1] ** -0.5)
@@ -85,5 +88,3 @@ def _spread(model: Any, blocks: list[Any]) -> None:
             site.base[2 * streams :] = 2.5 * torch.eye(streams).flatten()
             site.base[:streams] = torch.linspace(0.5, -1.5, streams)
             site.base[streams : 2 * streams] = torch.linspace(0.5, -0.5, streams)
-    if hasattr(model, "embed_tokens"):
-        model.embed_tokens.weight.normal_(std=0.5)

@@ -58,13 +58,20 @@ class Settings:
 def mixture(settings: Settings, step: int) -> Mixture:
     """The curriculum: distance grows, repeated sequences fade; every fourth batch is long."""
     done = step / settings.steps
-    if done < 0.12:
-        return Mixture(128, 64, 0.75 if done < 0.06 else 0.4)
+    if done < 0.1:
+        longest = 8 + int(done * 500)
+        return Mixture(128, 64, 0.9 if done < 0.06 else 0.5, (4, longest))
     if done < 0.3:
-        return Mixture(128, 96, 0.2) if step % 4 else Mixture(256, 200, 0.3)
+        if step % 4:
+            return Mixture(128, 96, 0.2, (8, 62))
+        return Mixture(256, 200, 0.3, (32, 124))
     if done < 0.6:
-        return Mixture(256, 200, 0.1) if step % 4 else Mixture(512, 400, 0.25)
-    return Mixture(256, 200, 0.03) if step % 2 else Mixture(512, 400, 0.08)
+        if step % 4:
+            return Mixture(256, 200, 0.1, (32, 124))
+        return Mixture(512, 400, 0.25, (64, 250))
+    if step % 2:
+        return Mixture(256, 200, 0.03, (32, 124))
+    return Mixture(512, 400, 0.08, (64, 250))
 
 
 def rate(settings: Settings, step: int) -> float:
@@ -192,7 +199,7 @@ class Trainer:
         window = self.config["text_config"]["sliding_window"]
         counts: dict[str, list[bool]] = {"near": [], "far": [], "sums": []}
         for number in range(batches):
-            batch = maker.batch(number, Mixture(512, 400, 0.0))
+            batch = maker.batch(number, Mixture(512, 400))
             todo = Pass(batch.segments, sparse=done >= self.settings.sparse_from)
             logits = self.network.logits(self.network.hidden(batch.ids, todo))
             right = logits[:, :-1].argmax(-1) == batch.ids[:, 1:]
