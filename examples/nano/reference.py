@@ -22,6 +22,7 @@ from nemo_automodel.components.models.deepseek_v41.model import (
 from transformers import PreTrainedTokenizerFast
 
 from examples.nano.config import TOKENIZER, published_configuration
+from examples.nano.starting import set_starting_values
 
 
 class Reference(NamedTuple):
@@ -53,38 +54,6 @@ def build_reference(seed: int, tokenizer_file: Path = TOKENIZER) -> Reference:
     target.initialize_weights(dtype=torch.float32)
     draft = DeepseekV41DSparkBackbone(parsed.text_config, backend)
     draft.initialize_weights()
-    _spread([*target.model.layers.values(), *draft.mtp])
-    with torch.no_grad():
-        target.model.embed_tokens.weight.normal_(std=0.1)
-        target.lm_head.weight.copy_(0.5 * target.model.embed_tokens.weight)
+    set_starting_values(target, draft)
     return Reference(target, draft, config)
 
-
-@torch.no_grad()
-def _spread(blocks: list[Any]) -> None:
-    """Starting values for fast learning: matrices keep the size of their input, streams differ.
-
-    NeMo's 0.02 for everything is for large models.
-    """
-    streams = blocks[0].attn_hc.streams
-    for block in blocks:
-        for name, parameter in block.named_parameters():
-            if name.endswith(("gate_and_up_projs", "down_projs")):
-                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
-            elif parameter.dim() == 2 and "_hc." not in name and "engram" not in name:
-                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
-            elif name.endswith("engram.wkv.weight"):
-                parameter.normal_(std=0.7 * parameter.shape[1] ** -0.5)
-            elif name.endswith("engram.embed.weight"):
-                parameter.normal_(std=0.3)
-        for name, parameter in block.named_parameters():
-            if name.endswith(("down_projs", "down_proj.weight")):
-                parameter.mul_(0.3)
-            elif name.endswith("ffn.gate.weight"):
-                parameter.normal_(std=0.3 * parameter.shape[1] ** -0.5)
-        for site in (block.attn_hc, block.ffn_hc):
-            site.fn.normal_(std=0.3 * site.fn.shape[1] ** -0.5)
-            site.base.zero_()
-            site.base[2 * streams :] = 2.5 * torch.eye(streams).flatten()
-            site.base[:streams] = torch.linspace(0.5, -1.5, streams)
-            site.base[streams : 2 * streams] = torch.linspace(0.5, -0.5, streams)

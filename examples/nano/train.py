@@ -40,15 +40,15 @@ class Settings:
     """What decides the result. Fractions are of `steps`."""
 
     seed: int = 0
-    steps: int = 4000
+    steps: int = 1500
     tokens: int = 2048  # a step
-    muon: float = 0.02
-    adam: float = 4e-3
+    muon: float = 0.01
+    adam: float = 2e-3
     decay: float = 0.05
     warm_up: float = 0.02
     others: float = 0.3  # share of ordinary tokens that are predicted; answers always are
     other_weight: float = 0.5
-    align_from: float = 0.25
+    align_from: float = 0.2
     align_rows: int = 32
     sparse_from: float = 0.6
     stored_from: float = 2 / 3
@@ -58,20 +58,15 @@ class Settings:
 def mixture(settings: Settings, step: int) -> Mixture:
     """The curriculum: distance grows, repeated sequences fade; every fourth batch is long."""
     done = step / settings.steps
-    if done < 0.1:
-        longest = 8 + int(done * 500)
-        return Mixture(128, 64, 0.9 if done < 0.06 else 0.5, (4, longest))
-    if done < 0.3:
-        if step % 4:
-            return Mixture(128, 96, 0.2, (8, 62))
-        return Mixture(256, 200, 0.3, (32, 124))
+    if done < 0.2:
+        return Mixture(128, 96, 0.2, (8, 62))
     if done < 0.6:
-        if step % 4:
+        if step % 3:
             return Mixture(256, 200, 0.1, (32, 124))
-        return Mixture(512, 400, 0.25, (64, 250))
+        return Mixture(512, 400, 0.2, (64, 250))
     if step % 2:
         return Mixture(256, 200, 0.03, (32, 124))
-    return Mixture(512, 400, 0.08, (64, 250))
+    return Mixture(512, 400, 0.06, (64, 250))
 
 
 def rate(settings: Settings, step: int) -> float:
