@@ -59,8 +59,10 @@ class Batches:
         texts = {f" {word}" for group in spoken for word in group}
         pieces = [self.tokenizer.encode(text).ids for text in sorted(texts)]
         self.word_ids = [ids[0] for ids in pieces if len(ids) == 1]
-        bos, eos, pad = (self.tokenizer.token_to_id(x) for x in ("<｜begin▁of▁sentence｜>",
-                         "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"))
+        bos, eos, pad = (
+            self.tokenizer.token_to_id(x)
+            for x in ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>")
+        )
         self.bos, self.eos, self.pad = bos, eos, pad
 
     def batch(self, step: int, mixture: Mixture) -> Batch:

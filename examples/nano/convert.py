@@ -81,9 +81,7 @@ def encode(item: ExpectedTensor, value: Tensor) -> Iterator[StoredTensor]:
         raise ValueError(f"{item.name} has shape {tuple(value.shape)}; it must be {item.shape}")
     if not item.kind.quantised:
         stored = value.bfloat16().view(torch.int16) if item.kind is Kind.BF16 else value
-        yield StoredTensor(
-            item.name, item.kind.code_dtype, item.shape, stored.numpy().tobytes()
-        )
+        yield StoredTensor(item.name, item.kind.code_dtype, item.shape, stored.numpy().tobytes())
         return
     if item.kind is Kind.FP8:
         factors = tile_scales(value)

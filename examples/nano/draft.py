@@ -102,7 +102,13 @@ class Draft:
             mix = hyper.predict(stage.attn_hc, streams)
             a = hyper.collapse_norm(streams, pre, stage.attn_norm.weight, stage.attn_norm.eps)
             output = self._attention(
-                stage.attn, a.unflatten(0, (count, self.size)), context, rows, safe, visible, anchors
+                stage.attn,
+                a.unflatten(0, (count, self.size)),
+                context,
+                rows,
+                safe,
+                visible,
+                anchors,
             )
             streams = hyper.expand(output.flatten(0, 1), streams, mix.post, mix.comb)
             ffn_mix = hyper.predict(stage.ffn_hc, streams)
@@ -146,9 +152,7 @@ class Draft:
         attended = turn(attended, Rotation(per_head.cos, -per_head.sin))
         groups = attended.flatten(2).unflatten(-1, (attn.num_groups, -1))
         weight = attn.wo_a.weight.view(attn.num_groups, -1, groups.shape[-1])
-        return F.linear(
-            torch.einsum("akgn,grn->akgr", groups, weight).flatten(2), attn.wo_b.weight
-        )
+        return F.linear(torch.einsum("akgn,grn->akgr", groups, weight).flatten(2), attn.wo_b.weight)
 
     def markov(self, previous: Tensor) -> tuple[Tensor, Tensor]:
         """Bias [..., V] and embedding [..., R] for the token before a slot."""
@@ -234,9 +238,7 @@ class DraftTrainer:
         mixture = Mixture(256, 200) if step % 2 else Mixture(512, 400)
         batch = self.batches.batch(step, mixture)
         seen = look(self.network, batch)
-        load_masters(
-            self.optimiser, stored=step >= settings.stored_from * settings.steps
-        )
+        load_masters(self.optimiser, stored=step >= settings.stored_from * settings.steps)
         loss, report = self._loss(batch, seen, generator)
         loss.backward()  # type: ignore[no-untyped-call]
         left = 1 - step / settings.steps
@@ -262,7 +264,9 @@ class DraftTrainer:
         safe = slots.clamp_max(length - 1)
         inputs = batch.ids[rows.unsqueeze(1), safe]  # the token before each slot's output
         labels = seen.best[rows.unsqueeze(1), safe]
-        same = (slots < length) & (segments[rows.unsqueeze(1), safe] == segments[rows, anchors, None])
+        same = (slots < length) & (
+            segments[rows.unsqueeze(1), safe] == segments[rows, anchors, None]
+        )
         written = torch.cat((torch.ones_like(same[:, :1]), inputs[:, 1:] == labels[:, :-1]), 1)
         known = (same & written).cumprod(1).bool()
         drafted = self.draft.forward(

@@ -64,9 +64,7 @@ class Optimiser:
     def step(self, scale: float) -> float:
         """One step at `scale` times the peak rates; returns the norm of the gradient. Parameters
         without a gradient stay."""
-        norms = [
-            p.grad.norm() for p in self.parameters.values() if p.grad is not None
-        ]
+        norms = [p.grad.norm() for p in self.parameters.values() if p.grad is not None]
         norm = float(torch.stack(norms).norm()) if norms else 0.0
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
@@ -94,7 +92,9 @@ class Optimiser:
     @staticmethod
     def _gain(name: str) -> float:
         """Learning rates relative to the common one."""
-        if name.endswith(("embed_tokens.weight", "engram.embed.weight", "markov_head.embed.weight")):
+        if name.endswith(
+            ("embed_tokens.weight", "engram.embed.weight", "markov_head.embed.weight")
+        ):
             return 2.0
         return 1.0
 

@@ -1,7 +1,7 @@
 """The model as NVIDIA NeMo AutoModel builds it: all parameters live in its modules.
 
-NeMo is an optional dependency of this recipe alone. Its own forward pass is what `network.py` is
-checked against; it is too slow on a CPU to train with.
+NeMo is an optional dependency of this recipe alone, imported only when the modules are built. Its
+own forward pass is what `network.py` is checked against; it is too slow on a CPU to train with.
 """
 
 from __future__ import annotations
@@ -11,15 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from nemo_automodel.components.models.common import BackendConfig
-from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config
-from nemo_automodel.components.models.deepseek_v41.dspark import (
-    DeepseekV41DSparkBackbone,
-)
-from nemo_automodel.components.models.deepseek_v41.model import (
-    DeepseekV41ForCausalLM,
-)
-from transformers import PreTrainedTokenizerFast
 
 from examples.nano.config import TOKENIZER, published_configuration
 from examples.nano.starting import set_starting_values
@@ -34,7 +25,13 @@ class Reference(NamedTuple):
 
 
 def build_reference(seed: int, tokenizer_file: Path = TOKENIZER) -> Reference:
-    """Both modules in float32 with fresh weights of a seed."""
+    """Both modules in float32 with the starting values of a seed."""
+    from nemo_automodel.components.models.common import BackendConfig
+    from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config
+    from nemo_automodel.components.models.deepseek_v41.dspark import DeepseekV41DSparkBackbone
+    from nemo_automodel.components.models.deepseek_v41.model import DeepseekV41ForCausalLM
+    from transformers import PreTrainedTokenizerFast
+
     torch.manual_seed(seed)
     config = published_configuration(tokenizer_file)
     values = copy.deepcopy(config)
@@ -56,4 +53,3 @@ def build_reference(seed: int, tokenizer_file: Path = TOKENIZER) -> Reference:
     draft.initialize_weights()
     set_starting_values(target, draft)
     return Reference(target, draft, config)
-
