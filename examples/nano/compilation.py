@@ -5,17 +5,30 @@ Shapes are static: a training step always has the same number of tokens, in few 
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-torch._dynamo.config.recompile_limit = 64
+RECOMPILE_LIMIT = 64
 
 
 def fused(function: F) -> F:
     """The function, compiled at its first call."""
-    compiled: F = torch.compile(function, dynamic=False)
-    return compiled
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+        return torch.compile(function, dynamic=False)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+            return function(*arguments)
+        return compiled()(*arguments)
+
+    return cast(F, call)

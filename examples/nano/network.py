@@ -74,8 +74,9 @@ class Compressed:
 class Pass:
     """What one forward pass is asked for and what it leaves beside its result.
 
-    segments: [B, T], documents of a row, 0 for padding; tokens see their own only. sparse: only selected entries are attended. align: rows [R] whose index scores are compared
-    with attention; `aligned` then collects one `indexer.Aligned` per index source.
+    segments: [B, T], documents of a row, 0 for padding; tokens see their own only. sparse: only
+    selected entries are attended. align: rows [R] whose index scores are compared with attention;
+    `aligned` then collects one `indexer.Aligned` per index source.
     """
 
     segments: Tensor

@@ -2,8 +2,8 @@
 
 Run it from the root of the repository. It writes OUT/target.pt every five minutes and at the end,
 continues from it when it is there, and gives the same weights whether interrupted or not, with one
-worker or two: a batch is always computed as two halves, each by one thread. OUT/target.log has one line per report. The draft module is trained after
-it, by `examples.nano.draft`.
+worker or two: a batch is always computed as two halves, each by one thread. OUT/target.log has one
+line per report. The draft module is trained after it, by `examples.nano.draft`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,8 @@ from examples.nano.train import Settings, Trainer  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _uncompiled() -> Iterator[None]:
-    torch.compiler.set_stance("force_eager")
-    yield
-    torch.compiler.set_stance("default")
+def _uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
 
 
 @pytest.fixture(scope="module")
