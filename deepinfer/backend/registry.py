@@ -86,7 +86,7 @@ class Selected:
             backend = self.hooks.deepinfer_create(
                 mode=self.mode.name, device=device or self.mode.device
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BackendContractError(
                 f"{who} raised in deepinfer_create: {type(error).__name__}: {error}. Expected: a "
                 "deepinfer.backend.Backend for every mode whose probe says usable"

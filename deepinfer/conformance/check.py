@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation
+from deepinfer.backend import Activation, CallSpec
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.compare import Difference, compare
-from deepinfer.conformance.hardware import require_memory
+from deepinfer.conformance.hardware import Lacking, require_memory
 from deepinfer.conformance.judging import (
     Found,
+    Unmade,
     Wrong,
     batch_invariant,
     deterministic,
@@ -36,6 +37,12 @@ from deepinfer.errors import UnsupportedOperatorError
 from deepinfer.formats import quantise
 
 NAN = float("nan")
+OUT_OF_MEMORY = (
+    "allocate memory",
+    "Storage size calculation overflowed",
+    "Overflow when unpacking",
+)
+"""What torch says about a tensor that is too large, in whatever exception."""
 
 
 def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> Verdict:
@@ -89,6 +96,23 @@ def got_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
     return check.ran(subject.table(suite.calls(case)), arguments)
 
 
+def _made(case: Case, suite: OperatorSuite) -> Arguments:
+    """The arguments of a case; Lacking where they do not fit into memory, else Unmade."""
+    try:
+        return suite.inputs(case, generator_of(case))
+    except Exception as error:
+        if isinstance(error, MemoryError) or any(word in str(error) for word in OUT_OF_MEMORY):
+            raise Lacking("host memory: the inputs of this case do not fit into it") from error
+        raise Unmade(f"the suite cannot make this case: {shortened(error)}") from error
+
+
+def _calls(case: Case, suite: OperatorSuite) -> list[CallSpec]:
+    try:
+        return suite.calls(case)
+    except Exception as error:
+        raise Unmade(f"the suite cannot make this case: {shortened(error)}") from error
+
+
 class _Check:
     def __init__(self, case: Case, suite: OperatorSuite, subject: Subject, found: Found) -> None:
         self.case = case
@@ -99,11 +123,11 @@ class _Check:
 
     def run(self, thorough: bool) -> None:
         case, suite = self.case, self.suite
-        calls = suite.calls(case)
+        calls = _calls(case, suite)
         require_memory(calls)
         table = self.subject.table(calls)
         self.found.provider = suite.provider(case, table)
-        arguments = suite.inputs(case, generator_of(case))
+        arguments = _made(case, suite)
         got = self.ran(table, arguments)
         want = self.wanted(arguments)
         self.same_names(got, want)
@@ -121,7 +145,7 @@ class _Check:
         case, suite = self.case, self.suite
         table = self.subject.table(suite.calls(case))
         self.found.provider = suite.provider(case, table)
-        arguments = suite.inputs(case, generator_of(case))
+        arguments = _made(case, suite)
         got = self.ran(table, arguments)
         self.scored(arguments, got)
         samples = list(suite.samples(case, arguments))

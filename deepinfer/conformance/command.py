@@ -17,7 +17,7 @@ from deepinfer.conformance.case import Tier, Verdict
 from deepinfer.conformance.document import Report, read_report
 from deepinfer.conformance.dump import dump_case
 from deepinfer.conformance.profiles import profile_named
-from deepinfer.conformance.registry import by_id
+from deepinfer.conformance.registry import asked
 from deepinfer.conformance.report import compare_reports, page, table
 from deepinfer.conformance.run import run_suite
 from deepinfer.conformance.subject import Subject
@@ -124,7 +124,7 @@ def dump(chosen: Selected, ids: tuple[str, ...], directory: str) -> list[Path]:
     if not ids:
         raise UsageError("--dump needs the cases that are written: name them with --case")
     subject = Subject.load(chosen)
-    return [dump_case(by_id(text), subject, Path(directory)) for text in ids]
+    return [dump_case(asked(text), subject, Path(directory)) for text in ids]
 
 
 def run_all(

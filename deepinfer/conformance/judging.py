@@ -14,6 +14,9 @@ from deepinfer.conformance.hardware import Lacking
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UnsupportedOperatorError
 
+LONGEST = 2000
+"""Characters of an exception's text that a verdict keeps."""
+
 
 class Wrong(Exception):
     """Something that must hold does not."""
@@ -21,6 +24,10 @@ class Wrong(Exception):
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+class Unmade(Exception):
+    """The case itself is wrong: its facts do not fit together."""
 
 
 @dataclass
@@ -46,9 +53,11 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
         outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
     except UnsupportedOperatorError as error:
         outcome, message = Outcome.UNSUPPORTED, str(error)
+    except Unmade as error:
+        outcome, message = Outcome.ERROR, str(error)
     except Lacking as lacking:
         outcome, message = Outcome.SKIPPED, str(lacking)
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:  # a backend may not end the run either
         outcome, message = Outcome.ERROR, shortened(error)
     seconds = time.perf_counter() - started
     return Verdict(case, outcome, found.provider, failure, message, found.used, seconds)
@@ -80,7 +89,13 @@ def _run_by(
 
 
 def shortened(error: BaseException) -> str:
-    """The exception and where it was raised: its last frames."""
+    """The exception, the beginning of its text, and where it was raised: its last frames."""
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its text cannot be had: {type(another).__name__})"
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}... ({len(text)} characters)"
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
-    return f"{type(error).__name__}: {error} [{places}]"
+    return f"{type(error).__name__}: {text} [{places}]"

@@ -34,6 +34,7 @@ LIMITS = {"fp32": (1e-4, 0.02, 0.96), "bf16": (0.12, 0.4, 0.78)}
 """Median and 95 % of a row's relative error, and share of equal argmax (the golden data's rules 1
 and 2: rounding noise of a model that quantises and selects)."""
 
+GOLDEN = "model.golden"
 VECTORS = Path(__file__).parent / "vectors"
 OF_A_CHECKPOINT = "ops/engram.tiny"
 
@@ -88,7 +89,7 @@ class Bundled(ModelSuite):
 class Golden(ModelSuite):
     """Numbers of an independent implementation, by the rules that come with them."""
 
-    operator = "model.golden"
+    operator = GOLDEN
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         if environment.text(environment.GOLDEN_DIRECTORY) is None:

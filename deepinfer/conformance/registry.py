@@ -12,15 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from deepinfer.backend.registry import Selected
+from deepinfer.conformance.asked import check_asked
 from deepinfer.conformance.case import Case, Outcome, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.check import check_case, check_invalid, thorough_cases
 from deepinfer.conformance.config_cases import config_cases
 from deepinfer.conformance.judging import shortened
-from deepinfer.conformance.models import MODELS, ModelSuite
+from deepinfer.conformance.models import GOLDEN, MODELS, ModelSuite
 from deepinfer.conformance.pairs import PAIR, Pair, pair_cases, partners
 from deepinfer.conformance.perf import timed
-from deepinfer.conformance.properties import check_property, is_property, property_cases
+from deepinfer.conformance.properties import (
+    check_property,
+    drawn_case,
+    is_property,
+    is_search,
+    property_cases,
+    require_property,
+)
 from deepinfer.conformance.stateful import STATEFUL, StatefulSuite
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Invalid
@@ -107,12 +115,13 @@ def selected(
     """The checks of a tier, restricted to operators, to a pattern of their names, or to ids.
 
     chosen: the backend, whose pairs with the other installed ones are among the checks.
-    UsageError for a pattern that no operator has, and for an id of no operator. An id that is in no
-    grid is built all the same, so that a case can be varied by hand; it is checked thoroughly.
+    UsageError for a pattern that no operator has, and for an id that is no case of the suite. An id
+    that is in no grid is built all the same, so that a case can be varied by hand; it is checked
+    thoroughly.
     """
     ids = list(ids)
     if ids:
-        return [by_id(text) for text in ids]
+        return list(dict.fromkeys(asked(text) for text in ids))
     wanted = set(NAMES) if operators is None else set(operators)
     if pattern is not None:
         named = set(fnmatch.filter(NAMES, pattern))
@@ -126,6 +135,31 @@ def selected(
     if chosen is not None and PAIR in wanted:
         found += [Check(case) for case in pair_cases(tier, chosen.spec.name, partners(chosen))]
     return found
+
+
+def asked(text: str) -> Check:
+    """The check of an id that somebody typed; UsageError where the suite cannot make its case."""
+    check = by_id(text)
+    case = check.case
+    if case.operator == PAIR:
+        check_asked(case, pair_cases(Tier.FULL, "one", ["another"]))
+    elif case.operator in STATES:
+        check_asked(case, [*STATES[case.operator].grid(Tier.FULL), *_unlisted(case.operator)])
+    else:
+        suite = SUITES[case.operator]
+        if is_property(case):
+            require_property(case, suite)
+            case = drawn_case(case)
+        if not is_search(case):
+            known = [*suite.grid(Tier.FULL), *config_cases().get(suite.operator, ())]
+            check_asked(case, [*known, *(invalid.case for invalid in suite.invalid())])
+    return check
+
+
+def _unlisted(name: str) -> list[Case]:
+    """Cases that a grid has on other machines: golden data are only where a variable names some."""
+    dtypes = ("fp32", "bf16") if name == GOLDEN else ()
+    return [Case.of(name, {}, dtype=dtype, numerics="ref") for dtype in dtypes]
 
 
 def by_id(text: str) -> Check:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 
 from deepinfer.backend.registry import Selected
 from deepinfer.conformance.call_cases import claimed_cases
@@ -13,7 +14,7 @@ from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import LATER, PACKING, Claims, Profile, claims
 from deepinfer.conformance.registry import Check, selected
 from deepinfer.conformance.subject import Subject
-from deepinfer.conformance.workers import TIME_LIMIT, Target, run_isolated
+from deepinfer.conformance.workers import TIME_LIMIT, Target, check_workers, loaded, run_isolated
 from deepinfer.errors import UsageError
 
 OnVerdict = Callable[[Verdict], None]
@@ -36,19 +37,31 @@ def run_suite(
     workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
     perf: time the cases that passed, one at a time.
     """
-    if workers < 0:
-        raise UsageError(f"workers is {workers}; allowed: 0 (this process) or more")
+    check_workers(workers)
     if perf and workers > 1:
         raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
-    subject = Subject.load(chosen)
-    checks = planned(subject, chosen, profile, tier, pattern=pattern, ids=ids)
-    report = new_report(subject, chosen, profile, tier)
-    report.workers = workers
-    report.ceilings = Ceilings.measure(subject.backend) if perf else None
+    target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment, perf)
+    first = loaded(target) if workers else None
+    try:
+        subject = Subject.load(chosen)
+        checks = planned(subject, chosen, profile, tier, pattern=pattern, ids=ids)
+        report = new_report(subject, chosen, profile, tier)
+        report.workers = workers
+        report.ceilings = Ceilings.measure(subject.backend) if perf else None
+    except BaseException:
+        if first is not None:
+            first.stop()
+        raise
     started = time.monotonic()
-    for verdict in _verdicts(checks, subject, chosen, workers, limit, perf):
-        report.verdicts.append(verdict)
-        on_verdict(verdict)
+    verdicts: Generator[Verdict, None, None]
+    if workers:
+        verdicts = run_isolated(checks, target, workers, limit, first)
+    else:
+        verdicts = (check.run(subject, perf) for check in checks)
+    with closing(verdicts):
+        for verdict in verdicts:
+            report.verdicts.append(verdict)
+            on_verdict(verdict)
     order = {check.id: place for place, check in enumerate(checks)}
     report.verdicts.sort(key=lambda verdict: order[verdict.case.id])
     report.seconds = time.monotonic() - started
@@ -99,17 +112,3 @@ def judged(report: Report, subject: Subject, chosen: Selected, profile: Profile)
     return claims(
         profile, report.tier, report.verdicts, undeclared & profile.operators, len(left_out)
     )
-
-
-def _verdicts(
-    checks: list[Check],
-    subject: Subject,
-    chosen: Selected,
-    workers: int,
-    limit: float,
-    perf: bool,
-) -> Iterable[Verdict]:
-    if not workers:
-        return (check.run(subject, perf) for check in checks)
-    target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment, perf)
-    return run_isolated(checks, target, workers, limit)

@@ -9,25 +9,55 @@ from __future__ import annotations
 
 import json
 import os
+import select as io_select
+import signal
 import sys
 
-from deepinfer.backend.registry import select
-from deepinfer.conformance.document import verdict_to_dict
-from deepinfer.conformance.registry import Check, by_id
-from deepinfer.conformance.subject import Subject
+READY, RAISED = b"ready", b"raised"
+"""The first line of a worker: the backend is loaded, or loading it raised an exception."""
 
 
 def main(accelerator: str, mode: str, read: int, write: int) -> None:
     """Serve until IN is closed."""
-    subject = Subject.load(select(accelerator, mode or None))
+    _guard(read, write)
+    from deepinfer.backend.registry import select
+    from deepinfer.conformance.document import verdict_to_dict
+    from deepinfer.conformance.registry import Check, by_id
+    from deepinfer.conformance.subject import Subject
+
     with os.fdopen(read, "r") as requests, os.fdopen(write, "w") as replies:
-        print("ready", file=replies, flush=True)
+        try:
+            subject = Subject.load(select(accelerator, mode or None))
+        except Exception:
+            print(RAISED.decode(), file=replies, flush=True)
+            raise
+        print(READY.decode(), file=replies, flush=True)
         for line in requests:
             asked = json.loads(line)
             found = by_id(asked["id"])
             check = Check(found.case, asked["thorough"], found.invalid)
             verdict = check.run(subject, asked["perf"])
             print(json.dumps(verdict_to_dict(verdict)), file=replies, flush=True)
+
+
+def _guard(read: int, write: int) -> None:
+    """Start a process that ends this one's group once nobody is left at the other end of IN.
+
+    The command may be killed while a case hangs. What hangs can hold every thread here, so it is a
+    process that waits, started while this one is still small.
+    """
+    if os.fork():
+        return
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 2)
+        os.close(write)
+        gone = io_select.poll()
+        gone.register(read, 0)  # the end of a pipe is reported unasked
+        gone.poll()
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Isolation: cases run in processes of their own, with a time limit each.
 
 A crash, a hang or running out of memory is the outcome of the case that did it; the worker is
-replaced and the run goes on.
+replaced and the run goes on. Every worker leads a group of processes that ends as a whole, with the
+worker or with the command (`worker.py`), so what a backend starts does not outlive the run.
 """
 
 from __future__ import annotations
@@ -15,16 +16,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from deepinfer.conformance.case import Outcome, Verdict
 from deepinfer.conformance.document import verdict_from_dict
 from deepinfer.conformance.registry import Check
-from deepinfer.errors import BackendError
+from deepinfer.conformance.worker import RAISED, READY
+from deepinfer.errors import BackendError, UsageError
 
 TIME_LIMIT = 120.0
 START_LIMIT = 300.0
+PROCESSES_PER_CORE = 4
+LOOK = 0.2
+"""Seconds between looks at whether a worker that says nothing still lives."""
+ENDING = 5.0
+"""Seconds in which a process that closed its pipes ends, writing a core file perhaps."""
+LAST_BYTES = 4096
+"""What is kept of a worker's stderr: its end."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +46,22 @@ class Target:
     perf: bool = False
 
 
-class _Worker:
-    def __init__(self, target: Target) -> None:
+def check_workers(workers: int) -> None:
+    """UsageError for a number of processes that no run takes."""
+    most = max(8, PROCESSES_PER_CORE * (os.cpu_count() or 1))
+    if not 0 <= workers <= most:
+        raise UsageError(
+            f"workers is {workers}; allowed: 0 (this process, without isolation) to {most} on this "
+            "machine; each loads the backend for itself"
+        )
+
+
+class Worker:
+    """One process that serves cases. stopping: set when the run ends early."""
+
+    def __init__(self, target: Target, stopping: threading.Event | None = None) -> None:
         self._target = target
+        self.stopping = stopping or threading.Event()
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         self._buffer = b""
@@ -51,24 +73,44 @@ class _Worker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=(request_read, reply_write),
+            start_new_session=True,
         )
         os.close(request_read)
         os.close(reply_write)
-        self._errors: list[bytes] = []
+        self._errors = b""
+        self._stopped = False
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
 
     def _collect(self) -> None:
-        """Keep the last lines of what the worker says on stderr."""
+        """Keep the end of what the worker says on stderr, however much that is."""
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._errors = [*self._errors[-20:], line]
+        descriptor = self._process.stderr.fileno()
+        while data := os.read(descriptor, 65536):
+            self._errors = (self._errors + data)[-LAST_BYTES:]
 
-    def wait_ready(self) -> None:
-        """Until the backend is loaded; BackendError where that fails."""
-        if self._line(START_LIMIT) != b"ready":
-            self.stop()
-            raise BackendError(f"a worker could not load the backend:\n{self.said()}")
+    def wait_ready(self) -> bool:
+        """Until the backend is loaded; False where loading raised, as it does in any process.
+
+        BackendError where it ends the process, or takes too long.
+        """
+        started = time.monotonic()
+        line = self._line(START_LIMIT)
+        if line == READY:
+            return True
+        alive = self._lives(time.monotonic() - started >= START_LIMIT)
+        self.stop()
+        if line == RAISED:
+            return False
+        if alive and not self.stopping.is_set():
+            raise BackendError(
+                f"backend {self._target.accelerator!r}, mode {self._target.mode!r}: it was not "
+                f"loaded after {START_LIMIT:g} s; its deepinfer_create must return"
+            )
+        raise BackendError(
+            f"backend {self._target.accelerator!r}, mode {self._target.mode!r}: loading it ended "
+            f"the worker with {self._how()}: {self.said()}"
+        )
 
     def run(self, check: Check, limit: float) -> Verdict | None:
         """The verdict; None when the worker is of no use any more: see `ended`."""
@@ -83,50 +125,70 @@ class _Worker:
 
     def ended(self, check: Check, limit: float, seconds: float) -> Verdict:
         """What became of a case whose worker gave no verdict."""
-        if self._process.poll() is None and seconds >= limit:
-            self.stop()
+        alive = self._lives(seconds >= limit)
+        self.stop()
+        if alive and seconds >= limit:
             message = f"no verdict after {limit:g} s"
             return Verdict(check.case, Outcome.TIMEOUT, message=message, seconds=seconds)
-        status = self._process.wait()
-        how = f"status {status}"
-        if status < 0:
-            how = f"signal {signal.Signals(-status).name}"
-            if -status == signal.SIGKILL:
-                how += " (out of memory?)"
-        self.stop()
-        message = f"the worker ended with {how}: {self.said()}"
+        how = "closed its pipes" if alive else f"ended with {self._how()}"
+        message = f"the worker {how}: {self.said()}"
         return Verdict(check.case, Outcome.ERROR, message=message, seconds=seconds)
 
     def said(self) -> str:
         """The last line that the worker printed on stderr."""
-        self._reader.join(1.0)
-        lines = [line.decode(errors="replace").strip() for line in self._errors]
-        return next((line for line in reversed(lines) if line), "it said nothing")
+        lines = self._errors.decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
     def stop(self) -> None:
-        """End the process and close the pipes."""
-        self._process.kill()
+        """End the process and all that it started, and close the pipes; once."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         self._process.wait()
-        self._reader.join()
-        if self._process.stderr is not None:
+        self._reader.join(1.0)
+        # A process that left the group may hold the pipe; then its reader is left to it.
+        if self._process.stderr is not None and not self._reader.is_alive():
             self._process.stderr.close()
-        for descriptor in (self._requests, self._replies):
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue
+        os.close(self._requests)
+        os.close(self._replies)
+
+    def _lives(self, late: bool) -> bool:
+        """Does the process run on? One that closed its pipes in time may be about to end."""
+        try:
+            self._process.wait(0.0 if late or self.stopping.is_set() else ENDING)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def _how(self) -> str:
+        """How the process ended."""
+        status = self._process.wait()
+        if status >= 0:
+            return f"status {status}"
+        hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+        return f"signal {signal.Signals(-status).name}{hint}"
 
     def _line(self, limit: float) -> bytes | None:
-        """The next line of replies, or None at the limit or at the worker's end."""
+        """The next line of replies; None at the limit, at the worker's end, and when stopping."""
         end = time.monotonic() + limit
+        ready = io_select.poll()
+        ready.register(self._replies, io_select.POLLIN)
         while b"\n" not in self._buffer:
+            lives = self._process.poll() is None
             left = end - time.monotonic()
-            if left <= 0 or not io_select.select([self._replies], [], [], left)[0]:
+            if left <= 0 or self.stopping.is_set():
                 return None
-            data = os.read(self._replies, 65536)
-            if not data:
+            if ready.poll(1000 * min(left, LOOK)):
+                data = os.read(self._replies, 65536)
+                if not data:
+                    return None
+                self._buffer += data
+            elif not lives:  # a process of its own holds the pipe
                 return None
-            self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
@@ -134,16 +196,26 @@ class _Worker:
 class Isolated:
     """One worker at a time, replaced when a case ends it. Close it, or use it in `with`."""
 
-    def __init__(self, target: Target, limit: float = TIME_LIMIT) -> None:
+    def __init__(
+        self,
+        target: Target,
+        limit: float = TIME_LIMIT,
+        stopping: threading.Event | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         self._target = target
         self._limit = limit
-        self._worker: _Worker | None = None
+        self._stopping = stopping or threading.Event()
+        self._worker = worker
+        if worker is not None:
+            worker.stopping = self._stopping
 
     def run(self, check: Check) -> Verdict:
         """The verdict of a check; BackendError when the backend cannot be loaded."""
         if self._worker is None:
-            worker = _Worker(self._target)
-            worker.wait_ready()
+            worker = Worker(self._target, self._stopping)
+            if not worker.wait_ready():
+                raise BackendError(f"a worker could not load the backend: {worker.said()}")
             self._worker = worker
         started = time.monotonic()
         verdict = self._worker.run(check, self._limit)
@@ -165,10 +237,32 @@ class Isolated:
         self.close()
 
 
+def loaded(target: Target) -> Worker | None:
+    """A worker that has loaded the backend; None where loading raises, as it will anywhere.
+
+    Asked before a process loads the backend that cannot afford to hang or to end there:
+    BackendError where the worker did.
+    """
+    worker = Worker(target)
+    try:
+        return worker if worker.wait_ready() else None
+    except BaseException:
+        worker.stop()
+        raise
+
+
 def run_isolated(
-    checks: Iterable[Check], target: Target, workers: int, limit: float = TIME_LIMIT
-) -> Iterator[Verdict]:
-    """Verdicts as they come, from `workers` processes; BackendError when none can be loaded."""
+    checks: Iterable[Check],
+    target: Target,
+    workers: int,
+    limit: float = TIME_LIMIT,
+    first: Worker | None = None,
+) -> Generator[Verdict, None, None]:
+    """Verdicts as they come, from `workers` processes; BackendError when none can be loaded.
+
+    first: a worker that is there already (`loaded`); it is ended with the others. Closing the
+    iterator ends the workers at once.
+    """
     waiting: queue.SimpleQueue[Check | None] = queue.SimpleQueue()
     verdicts: queue.SimpleQueue[Verdict | BaseException] = queue.SimpleQueue()
     chosen = list(checks)
@@ -178,10 +272,11 @@ def run_isolated(
     for _ in range(workers):
         waiting.put(None)
     stop = threading.Event()
-    threads = [
-        threading.Thread(target=_serve, args=(waiting, verdicts, target, limit, stop), daemon=True)
-        for _ in range(workers)
-    ]
+    threads = []
+    for number in range(workers):
+        isolated = Isolated(target, limit, stop, first if number == 0 else None)
+        serve = (waiting, verdicts, isolated, stop)
+        threads.append(threading.Thread(target=_serve, args=serve, daemon=True))
     for thread in threads:
         thread.start()
     try:
@@ -199,13 +294,12 @@ def run_isolated(
 def _serve(
     waiting: queue.SimpleQueue[Check | None],
     verdicts: queue.SimpleQueue[Verdict | BaseException],
-    target: Target,
-    limit: float,
+    isolated: Isolated,
     stop: threading.Event,
 ) -> None:
     """One thread that feeds one worker."""
     try:
-        with Isolated(target, limit) as isolated:
+        with isolated:
             while not stop.is_set() and (check := waiting.get()) is not None:
                 verdicts.put(isolated.run(check))
     except BaseException as error:

@@ -8,8 +8,18 @@ from deepinfer.conformance.properties.checking import (
     check_property,
     drawn_case,
     is_property,
+    is_search,
     property_cases,
+    require_property,
     smallest_case,
 )
 
-__all__ = ["check_property", "drawn_case", "is_property", "property_cases", "smallest_case"]
+__all__ = [
+    "check_property",
+    "drawn_case",
+    "is_property",
+    "is_search",
+    "property_cases",
+    "require_property",
+    "smallest_case",
+]

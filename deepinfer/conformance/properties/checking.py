@@ -37,6 +37,26 @@ def is_property(case: Case) -> bool:
     return PROPERTY in dict(case.facts)
 
 
+def is_search(case: Case) -> bool:
+    """Does the case draw others?"""
+    return EXAMPLES in dict(case.facts)
+
+
+def require_property(case: Case, suite: OperatorSuite) -> None:
+    """UsageError for a property that the operator has not, and for a search that can draw none."""
+    _relation(case, suite)
+    facts = dict(case.facts)
+    if is_search(case):
+        numbers = {name: facts[name] for name in facts if name != PROPERTY}
+        if numbers.keys() != {EXAMPLES, MOST_ROWS} or not all(
+            type(number) is int and number >= 1 for number in numbers.values()
+        ):
+            raise UsageError(
+                f"case {case.id}: a property that draws cases has the facts {EXAMPLES} and "
+                f"{MOST_ROWS}, numbers of at least 1, and no others"
+            )
+
+
 def property_cases(suite: OperatorSuite, tier: Tier) -> Iterator[Case]:
     """The properties of an operator in a tier, lower tiers included."""
     for own, (searches, examples, most_rows) in SIZES.items():
@@ -59,7 +79,7 @@ def check_property(case: Case, suite: OperatorSuite, subject: Subject) -> Verdic
     where the operator has no such property.
     """
     started = time.perf_counter()
-    if EXAMPLES not in dict(case.facts):
+    if not is_search(case):
         verdict = _relation(case, suite).check(drawn_case(case), suite, subject)
         return replace(verdict, case=case)
     smallest, seen = _search(case, suite, subject)
@@ -80,7 +100,7 @@ def check_property(case: Case, suite: OperatorSuite, subject: Subject) -> Verdic
 
 def smallest_case(case: Case, suite: OperatorSuite, subject: Subject) -> Case | None:
     """The smallest case that breaks a property, None where nothing does."""
-    if EXAMPLES not in dict(case.facts):
+    if not is_search(case):
         return None if check_property(case, suite, subject).passed else case
     return _search(case, suite, subject)[0]
 
