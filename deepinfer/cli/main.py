@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from deepinfer.cli import bench
-from deepinfer.cli.notes import in_json, note
+from deepinfer.cli.notes import errors_as_json, in_json, note
 from deepinfer.config import environment
 from deepinfer.errors import UsageError
 
@@ -238,49 +238,67 @@ def conformance(
     from deepinfer.cli.selection import choose
     from deepinfer.conformance import command
 
-    ids = tuple(case or ())
-    if compare is not None:
-        text, same = command.compare(*compare)
-        print(text)
-        raise typer.Exit(0 if same else 1)
-    if not limit > 0:
-        raise UsageError(f"limit is {limit:g}; allowed: seconds above 0")
-    command.tier_named(tier)
-    if (accelerator or environment.text(environment.ACCELERATOR)) == command.ALL:
-        if mode is not None or dump is not None:
-            given = "--mode" if mode is not None else "--dump"
-            raise UsageError(f"{given} is of one backend; with --accelerator all name none")
-        flags = ["--profile", profile, "--tier", tier, "--workers", str(workers)]
-        flags += ["--limit", str(limit), *(["--native"] if native else [])]
-        flags += ["--operator", operator] if operator else []
-        flags += ["--case-file", case_file] if case_file else []
-        flags += ["--perf"] if perf else []
-        flags += [part for one in ids for part in ("--case", one)]
-        skip = environment.names(environment.SKIP_BACKENDS)
-        rows, text = command.run_all(flags, skip, report)
-        print(json_module.dumps(rows, indent=2) if json else text)
-        raise typer.Exit(1 if any(row["result"] in ("failed", "error") for row in rows) else 0)
-    chosen = choose(accelerator, mode)
-    if dump is not None:
-        for folder in command.dump(chosen, ids, dump):
-            print(folder)
-        return
-    with progress_bar("cases", None, enabled=not json) as advance:
-        result = command.run(
-            chosen,
-            profile=profile,
-            tier=tier,
-            pattern=operator,
-            ids=ids,
-            case_file=case_file,
-            workers=workers,
-            limit=limit,
-            perf=perf,
-            directory=report,
-            on_verdict=lambda verdict: advance(1),
+    with errors_as_json(json):
+        ids = tuple(case or ())
+        every = (accelerator or environment.text(environment.ACCELERATOR)) == command.ALL
+        command.refuse_together(
+            {
+                "--accelerator": accelerator is not None,
+                "--mode": mode is not None,
+                "--case": bool(ids) and compare is not None,
+                "--case-file": case_file is not None,
+                "--operator": operator is not None,
+                "--native": native,
+                "--perf": perf,
+                "--report": report is not None,
+                "--dump": dump is not None,
+                "--compare": compare is not None,
+            }
         )
-    print(json_module.dumps(result.to_dict(), indent=1) if json else command.table(result))
-    raise typer.Exit(0 if result.passed(native) else 1)
+        if compare is not None:
+            text, same = command.compare(*compare)
+            document = {"same": same, "lines": text.splitlines()}
+            print(json_module.dumps(document, indent=1) if json else text)
+            raise typer.Exit(0 if same else 1)
+        if not limit > 0:
+            raise UsageError(f"limit is {limit:g}; allowed: seconds above 0")
+        command.tier_named(tier)
+        command.profile_named(profile)
+        if every:
+            if mode is not None or dump is not None:
+                given = "--mode" if mode is not None else "--dump"
+                raise UsageError(f"{given} is of one backend; with --accelerator all name none")
+            flags = ["--profile", profile, "--tier", tier, "--workers", str(workers)]
+            flags += ["--limit", str(limit), *(["--native"] if native else [])]
+            flags += ["--operator", operator] if operator is not None else []
+            flags += ["--case-file", case_file] if case_file is not None else []
+            flags += ["--perf"] if perf else []
+            flags += [part for one in ids for part in ("--case", one)]
+            skip = environment.names(environment.SKIP_BACKENDS)
+            rows, text = command.run_all(flags, skip, report)
+            print(json_module.dumps(rows, indent=2) if json else text)
+            raise typer.Exit(1 if any(row["result"] in ("failed", "error") for row in rows) else 0)
+        chosen = choose(accelerator, mode)
+        if dump is not None:
+            folders = [str(folder) for folder in command.dump(chosen, ids, dump)]
+            print(json_module.dumps(folders, indent=1) if json else "\n".join(folders))
+            return
+        with progress_bar("cases", None, enabled=not json) as advance:
+            result = command.run(
+                chosen,
+                profile=profile,
+                tier=tier,
+                pattern=operator,
+                ids=ids,
+                case_file=case_file,
+                workers=workers,
+                limit=limit,
+                perf=perf,
+                directory=report,
+                on_verdict=lambda verdict: advance(1),
+            )
+        print(json_module.dumps(result.to_dict(), indent=1) if json else command.table(result))
+        raise typer.Exit(0 if result.passed(native) else 1)
 
 
 @app.command("new-backend")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from deepinfer.config import environment
+from deepinfer.errors import DeepInferError
 
 
 def in_json() -> bool:
@@ -21,3 +24,17 @@ def note(text: str, level: str = "info") -> None:
         record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
         text = json.dumps(record, ensure_ascii=False)
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def errors_as_json(enabled: bool) -> Iterator[None]:
+    """Where stdout is a JSON document it is one after an error: `{"error": ..., "exit_code": ...}`.
+
+    The error goes on, to stderr and to the exit status.
+    """
+    try:
+        yield
+    except DeepInferError as error:
+        if enabled:
+            print(json.dumps({"error": str(error), "exit_code": error.exit_code}), flush=True)
+        raise

@@ -7,7 +7,7 @@ of the declared grid gets the call's facts, and is taken when the suite lists it
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 from deepinfer.backend import CallSpec, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases import SUITES
+from deepinfer.conformance.json_file import read_json
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import OperatorSuite
 from deepinfer.errors import UsageError
@@ -35,10 +36,7 @@ def read_calls(path: str | Path) -> list[CallSpec]:
 
     UsageError where the file is neither, names the entry that is wrong.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"case file {str(path)!r} cannot be read: {error}") from error
+    document = read_json(path, "case file")
     listed = document.get("calls") if isinstance(document, dict) else document
     if not isinstance(listed, list) or not listed:
         raise UsageError(
@@ -49,8 +47,12 @@ def read_calls(path: str | Path) -> list[CallSpec]:
     for number, record in enumerate(listed):
         try:
             if not isinstance(record, dict):
-                raise ValueError(f"it is {record!r}, not an object")
-            calls.append(CallSpec.from_dict(record))
+                raise ValueError(f"it is {reprlib.repr(record)}, not an object")
+            call = CallSpec.from_dict(record)
+            negative = [name for name, (low, _) in call.ranges if low < 0]
+            if negative:
+                raise ValueError(f"the range of {negative[0]} begins below 0")
+            calls.append(call)
         except ValueError as error:
             raise UsageError(f"case file {str(path)!r}, call {number}: {error}") from None
     return calls
@@ -79,7 +81,8 @@ def cases_of(call: CallSpec, tier: Tier) -> list[Case]:
 
 def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
     """The cases of all calls in a file, each once."""
-    return list(dict.fromkeys(case for call in read_calls(path) for case in cases_of(call, tier)))
+    calls = dict.fromkeys(read_calls(path))
+    return list(dict.fromkeys(case for call in calls for case in cases_of(call, tier)))
 
 
 def claimed_cases(subject: Subject, operators: Iterable[str], tier: Tier) -> Iterator[Case]:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,12 @@ def run(
     directory: str | None = None,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Report:
-    """Run the suite on one backend in one mode; writes the report where a directory is named."""
+    """Run the suite on one backend in one mode; writes the report where a directory is named.
+
+    The directory is made before anything runs, so that a long run does not end without a report.
+    """
+    if directory is not None:
+        prepare_directory(directory, "report")
     ids = chosen_ids(ids, case_file, profile, tier, pattern)
     report = run_suite(
         chosen,
@@ -102,12 +107,33 @@ def chosen_from(
     return ids
 
 
+def prepare_directory(directory: str, what: str) -> None:
+    """Make a directory; UsageError where it cannot be made or written.
+
+    what: its part in the call, for the message.
+    """
+    wrong = f"{what} directory {directory!r} cannot be written: "
+    if not directory:
+        raise UsageError(f"{wrong}the name is empty; name one that exists or can be made")
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except FileExistsError:
+        raise UsageError(f"{wrong}it is a file; name another") from None
+    except OSError as error:
+        raise UsageError(f"{wrong}{error.strerror}; name another") from None
+    except ValueError as error:
+        raise UsageError(f"{wrong}{error}; name another") from None
+
+
 def write_report(report: Report, directory: Path) -> None:
     """report.json and report.html in a directory, which is made; UsageError where it cannot be."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / REPORT_JSON).write_text(json.dumps(report.to_dict(), indent=1) + "\n")
-        (directory / REPORT_HTML).write_text(page(report), encoding="utf-8")
+        html = page(report).encode("utf-8", "backslashreplace")
+        (directory / REPORT_HTML).write_bytes(html)
     except OSError as error:
         raise UsageError(
             f"report directory {str(directory)!r} cannot be written: {error.strerror}"
@@ -123,6 +149,7 @@ def dump(chosen: Selected, ids: tuple[str, ...], directory: str) -> list[Path]:
     """Write inputs, expected and got of cases, with a script that replays each."""
     if not ids:
         raise UsageError("--dump needs the cases that are written: name them with --case")
+    prepare_directory(directory, "dump")
     subject = Subject.load(chosen)
     return [dump_case(asked(text), subject, Path(directory)) for text in ids]
 
@@ -136,6 +163,8 @@ def run_all(
     ACCELERATOR-MODE for each. Returns one record per backend and mode, and the matrix as text. A
     backend that computes nothing is left out, and said so.
     """
+    if directory is not None:
+        prepare_directory(directory, "report")
     rows: list[dict[str, Any]] = []
     for backend in discover(skip):
         if backend.spec is None or not backend.usable:
@@ -182,4 +211,29 @@ def _row(accelerator: str, mode: str, result: str, detail: str) -> dict[str, Any
     return {"accelerator": accelerator, "mode": mode, "result": result, "detail": detail}
 
 
-__all__ = ["ALL", "compare", "dump", "run", "run_all", "table", "tier_named"]
+def refuse_together(given: Mapping[str, bool]) -> None:
+    """UsageError for flags that exclude each other. given: flags, whether each was given.
+
+    A flag without an effect on what the command then does is refused, not ignored.
+    """
+    others = {
+        "--compare": set(given),
+        "--dump": {"--report", "--case-file", "--operator", "--perf", "--native"},
+    }
+    for flag, excluded in others.items():
+        wrong = [name for name in given if given[name] and name in excluded - {flag}]
+        if given[flag] and wrong:
+            raise UsageError(f"{flag} and {', '.join(wrong)} exclude each other; drop one")
+
+
+__all__ = [
+    "ALL",
+    "compare",
+    "dump",
+    "profile_named",
+    "refuse_together",
+    "run",
+    "run_all",
+    "table",
+    "tier_named",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -17,6 +16,7 @@ from typing import Any
 from deepinfer.backend import CONTRACT_VERSION
 from deepinfer.config.machine import commit, cpu_name
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Timing, Verdict
+from deepinfer.conformance.json_file import read_json
 from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import Claims
 from deepinfer.conformance.schema import SCHEMA, problem
@@ -142,10 +142,7 @@ def verdict_from_dict(record: Mapping[str, Any]) -> Verdict:
 
 def read_report(path: str | Path) -> dict[str, Any]:
     """A report that was written before; UsageError where the file is none."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"report {str(path)!r} cannot be read: {error}") from error
+    document = read_json(path, "report")
     wrong = problem(document)
     if wrong:
         raise UsageError(f"report {str(path)!r} cannot be read: {wrong}")

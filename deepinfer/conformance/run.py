@@ -37,9 +37,11 @@ def run_suite(
     workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
     perf: time the cases that passed, one at a time.
     """
+    ids = tuple(ids)
     check_workers(workers)
     if perf and workers > 1:
         raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
+    selected(tier, profile.operators, pattern, ids)  # what was asked is wrong before anything loads
     target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment, perf)
     first = loaded(target) if workers else None
     try:
@@ -85,6 +87,9 @@ def planned(
         names = {check.case.operator for check in checks}
         cases = dict.fromkeys(claimed_cases(subject, names, tier))
         checks += [Check(case, True) for case in cases]
+    if not checks:
+        named = f" whose operator is named like {pattern!r}" if pattern is not None else ""
+        raise UsageError(f"profile {profile.name} has no case{named} in the {tier} tier")
     return checks
 
 

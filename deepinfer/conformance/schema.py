@@ -5,6 +5,7 @@ A tool that reads reports can rely on these fields: a change of one of them is a
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -110,6 +111,10 @@ def problem(document: object) -> str:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         return f"{place}: {first['msg']}"
+    ids = Counter(case["id"] for case in document["cases"])
+    twice = next((name for name, count in ids.items() if count > 1), None)
+    if twice is not None:
+        return f"it has {ids[twice]} cases with the id {twice}"
     return ""
 
 

@@ -17,7 +17,7 @@ RESERVED = {
     "null": "it is a backend of deepinfer-core",
     "reference": "it is a backend of deepinfer-core",
 }
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[a-z](?:[a-z0-9_]{0,48}[a-z0-9])?")
 
 
 def check_name(name: str) -> None:
@@ -29,7 +29,8 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"backend name is {name!r}; allowed: a lower-case identifier that is no keyword of "
-            "Python (letters a-z, digits and underscores, a letter first), such as mychip"
+            "Python (letters a-z, digits and underscores, a letter first, no underscore "
+            "last, at most 50 characters), such as mychip"
         )
     if name in RESERVED:
         raise UsageError(f"backend name {name!r} is reserved: {RESERVED[name]}; choose another")

@@ -43,9 +43,10 @@ def new_backend(name: str, directory: Path) -> list[Path]:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError is a name with a null character
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"directory {str(directory)!r} cannot be written: {error.strerror or error}; name one "
+            f"directory {str(directory)!r} cannot be written: {reason}; name one "
             "that does not exist or is empty"
         ) from error
     return list(texts)

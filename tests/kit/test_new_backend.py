@@ -60,7 +60,9 @@ def test_the_contract_version_is_written_as_numbers(write: Write) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["", "Chip", "my-chip", "1chip", "chip ", "../chip", "class", "é"])
+@pytest.mark.parametrize(
+    "name", ["", "Chip", "my-chip", "1chip", "chip ", "../chip", "class", "é", "chip_", "x" * 51]
+)
 def test_name_that_is_no_identifier(write: Write, name: str) -> None:
     with pytest.raises(UsageError, match="allowed: a lower-case identifier"):
         write(name)
@@ -105,6 +107,12 @@ def test_directory_that_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         new_backend("chip", tmp_path / "file" / "project")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_directory_that_no_system_has(tmp_path: Path) -> None:
+    for name in ("a\0b", "x" * 300):
+        with pytest.raises(UsageError, match="cannot be written: .*; name one that does not"):
+            new_backend("chip", tmp_path / name)
 
 
 def test_command_prints_files_and_what_comes_next(

@@ -6,14 +6,25 @@ from typing import Any
 
 GROWTH = 2.0
 """A share of a limit that has at least doubled, and is above a tenth, is worth a line."""
+SAME = ("accelerator", "mode", "device", "profile", "tier")
+"""Fields of which a difference is worth a line: outcomes and limits are of other things then."""
 
 
 def compare_reports(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, bool]:
-    """The text, and whether nothing that passed before is otherwise now."""
+    """The text, and whether what both ran passes as it did before; False where both ran nothing.
+
+    Says first where the two differ in what they tested.
+    """
     old = {case["id"]: case for case in before["cases"]}
     new = {case["id"]: case for case in after["cases"]}
     lines = [f"A: {before['title']}, {before['tier']} tier, {before['started']}"]
     lines.append(f"B: {after['title']}, {after['tier']} tier, {after['started']}")
+    for name in SAME:
+        if before[name] != after[name]:
+            lines.append(f"not the same {name}: {before[name]} and {after[name]}")
+    if not old.keys() & new.keys():
+        lines.append("no case is in both: they cannot be compared")
+        return "\n".join(lines), False
     worse = 0
     for name in sorted(old.keys() | new.keys()):
         a, b = old.get(name), new.get(name)
