@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,32 +24,46 @@ TIME_LIMIT = 120.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of `deepinfer conformance`, with the same meaning."""
-    add = parser.getgroup(GROUP).addoption
-    add("--accelerator", default=None, help="backend by name")
-    add("--mode", dest="deepinfer_mode", default=None, help="mode of the backend")
-    add("--profile", dest="deepinfer_profile", default="core", help="which operators")
-    add("--tier", dest="deepinfer_tier", default="quick", help="quick, full or soak")
-    add("--operator", dest="deepinfer_operator", default=None, help="name pattern")
-    add("--case", dest="deepinfer_cases", action="append", default=[], help="by id")
-    add("--case-file", dest="deepinfer_case_file", default=None, help="calls of a model")
-    add("--limit", dest="deepinfer_limit", type=float, default=TIME_LIMIT, help="seconds per case")
-    add("--report", dest="deepinfer_report", default=None, help="directory for the report")
-    add("--perf", dest="deepinfer_perf", action="store_true", help="time the cases")
+    """The options of `deepinfer conformance`, with the same meaning.
+
+    Every pytest of the environment gets them, so one that another plugin has keeps its meaning
+    there: ours then has its long name alone, as in `--deepinfer-report`.
+    """
+    group, taken = parser.getgroup(GROUP), _taken(parser)
+
+    def add(name: str, **more: Any) -> None:
+        names = [f"--deepinfer-{name}", *([f"--{name}"] if f"--{name}" not in taken else [])]
+        group.addoption(*names, dest=f"deepinfer_{name.replace('-', '_')}", **more)
+
+    add("accelerator", default=None, help="backend by name")
+    add("mode", default=None, help="mode of the backend")
+    add("profile", default="core", help="which operators")
+    add("tier", default="quick", help="quick, full or soak")
+    add("operator", default=None, help="name pattern")
+    add("case", action="append", default=[], help="by id")
+    add("case-file", default=None, help="calls of a model")
+    add("limit", type=float, default=TIME_LIMIT, help="seconds per case")
+    add("report", default=None, help="directory for the report")
+    add("perf", action="store_true", help="time the cases")
     add(
-        "--native",
-        dest="deepinfer_native",
+        "native",
         action="store_true",
         help="the profile's key operators must be native too",
     )
     add(
-        "--workers",
-        dest="deepinfer_workers",
+        "workers",
         type=int,
         default=1,
         help="1 runs every case in a worker process, 0 in pytest's own, for a debugger; "
         "for more at a time use -n of pytest-xdist",
     )
+
+
+def _taken(parser: pytest.Parser) -> set[str]:
+    """Options that plugins before this one have; pytest has no public way to ask."""
+    groups = [getattr(parser, "_anonymous", None), *getattr(parser, "_groups", [])]
+    options = [option for group in groups for option in getattr(group, "options", [])]
+    return {name for option in options for name in option.names()}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,17 +86,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One item per case, for the suite's own test function, wherever it is imported."""
     if metafunc.function.__module__ != SUITE:
         return
+    from deepinfer.errors import DeepInferError
+
+    try:
+        checks = _checks(metafunc.config)
+    except DeepInferError as error:  # what was asked is wrong: no trace of it
+        raise pytest.Collector.CollectError(str(error)) from None
+    metafunc.parametrize("check", checks, ids=[check.id for check in checks])
+
+
+def _checks(config: pytest.Config) -> list[Check]:
     from deepinfer.conformance.command import chosen_ids, tier_named
     from deepinfer.conformance.profiles import profile_named
     from deepinfer.conformance.run import planned
     from deepinfer.conformance.subject import Subject
 
-    option = metafunc.config.option
-    chosen = chosen_backend(metafunc.config)
+    option = config.option
+    chosen = chosen_backend(config)
     _restart_for(chosen)
     names = option.deepinfer_profile, option.deepinfer_tier, option.deepinfer_operator
-    ids = chosen_ids(option.deepinfer_cases, option.deepinfer_case_file, *names)
-    checks = planned(
+    ids = chosen_ids(option.deepinfer_case, option.deepinfer_case_file, *names)
+    return planned(
         Subject.load(chosen),
         chosen,
         profile_named(option.deepinfer_profile),
@@ -90,7 +114,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pattern=option.deepinfer_operator,
         ids=ids,
     )
-    metafunc.parametrize("check", checks, ids=[check.id for check in checks])
 
 
 def chosen_backend(config: pytest.Config) -> Selected:
@@ -98,7 +121,7 @@ def chosen_backend(config: pytest.Config) -> Selected:
     from deepinfer.backend.registry import select
     from deepinfer.config import environment
 
-    name = config.option.accelerator or environment.text(environment.ACCELERATOR)
+    name = config.option.deepinfer_accelerator or environment.text(environment.ACCELERATOR)
     skip = environment.names(environment.SKIP_BACKENDS)
     return select(name, config.option.deepinfer_mode, skip)
 

@@ -61,3 +61,38 @@ def test_an_option_out_of_range(tmp_path: Path, option: tuple[str, str], said: s
     done = items("--case", CASE, *option, cwd=tmp_path)
     assert done.returncode != 0
     assert said in done.stdout + done.stderr
+
+
+OTHER = """
+def pytest_addoption(parser):
+    parser.addoption("--report", default="theirs")
+    parser.addoption("--workers", type=int, default=9)
+"""
+
+
+def test_an_option_of_another_plugin_keeps_its_meaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours has its long name beside it; without one, no pytest of the environment would start."""
+    (tmp_path / "other.py").write_text(OTHER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = ("-p", "other", "--report", "theirs", "--deepinfer-report", "ours")
+    done = items("--case", CASE, *words, "--deepinfer-workers", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "ours" / "report.json").is_file()
+    assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--case", "rms_norm[rows=1]"), "its facts are rows; allowed: eps, rows, width"),
+        (("--operator", "["), "no operator of the suite is named like"),
+    ],
+)
+def test_what_cannot_be_collected_is_said_without_a_trace(
+    tmp_path: Path, option: tuple[str, str], said: str
+) -> None:
+    done = items(*option, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stdout and "deepinfer.errors" not in done.stdout
