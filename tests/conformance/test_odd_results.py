@@ -43,20 +43,22 @@ def changed(change: Change) -> Subject:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda x, right: None,
-        lambda x, right: (row for row in right),
-        lambda x, right: [right],
-        lambda x, right: right.tolist(),
-        lambda x, right: right.numpy(force=True) if right.dtype == torch.float32 else 3.0,
-        lambda x, right: right.to("meta"),
-        lambda x, right: right.to_sparse(),
-        lambda x, right: right.to(torch.complex64),
-        lambda x, right: Lazy(right),
-        lambda x, right: x,
-        lambda x, right: x.copy_(right),
-        lambda x, right: x.as_strided((3, 64), (1, 1)),
+        pytest.param(lambda x, right: None, id="none"),
+        pytest.param(lambda x, right: (row for row in right), id="generator"),
+        pytest.param(lambda x, right: [right], id="list"),
+        pytest.param(lambda x, right: right.tolist(), id="numbers"),
+        pytest.param(
+            lambda x, right: right.numpy(force=True) if right.dtype == torch.float32 else 3.0,
+            id="numpy",
+        ),
+        pytest.param(lambda x, right: right.to("meta"), id="meta"),
+        pytest.param(lambda x, right: right.to_sparse(), id="sparse"),
+        pytest.param(lambda x, right: right.to(torch.complex64), id="complex"),
+        pytest.param(lambda x, right: Lazy(right), id="lazy"),
+        pytest.param(lambda x, right: x, id="input"),
+        pytest.param(lambda x, right: x.copy_(right), id="input-overwritten"),
+        pytest.param(lambda x, right: x.as_strided((3, 64), (1, 1)), id="view-of-input"),
     ],
-    ids=str,
 )
 def test_no_right_answer_passes_nowhere(change: Change) -> None:
     found = by_id(CASE).run(changed(change))
