@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
         used={"out:ulp": float("inf")},
     )
     assert verdict_from_dict(json.loads(json.dumps(verdict_to_dict(bad)))) == bad
-    made = report(verdict(used={"out:ulp": 0.5}), bad)
+    other = replace(verdict(used={"out:ulp": 0.5}), case=Case.parse(CASE.replace("=1,", "=2,")))
+    made = report(other, bad)
     shown = page(made)
     assert "<script>" not in shown and "a &lt;chip&gt;" in shown and "http" not in shown
     assert "<td class='bad'>1 failed (numbers)</td>" in shown
