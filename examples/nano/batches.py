@@ -23,12 +23,13 @@ from examples.nano.config import TOKENIZER
 class Batch(NamedTuple):
     """ids: [B, T]. segments: [B, T], 0 for padding, else the number of a document of the row.
     answers: bool [B, T], tokens that the text before determines. distances: [B, T], how far back
-    (0: nothing recalled)."""
+    (0: nothing recalled). repeated: bool [B], rows that say a random sequence again and again."""
 
     ids: Tensor
     segments: Tensor
     answers: Tensor
     distances: Tensor
+    repeated: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ class Batches:
             torch.zeros(rows, mixture.length, dtype=torch.long),
             torch.zeros(rows, mixture.length, dtype=torch.bool),
             torch.zeros(rows, mixture.length, dtype=torch.long),
+            torch.zeros(rows, dtype=torch.bool),
         )
         index = step * 1000
         for row in range(rows):
             if random.random() < mixture.repeats:
                 self._put(made, row, 0, 1, self._repeat(random, mixture))
+                made.repeated[row] = True
                 continue
             position, segment, misses = 0, 0, 0
             while misses < 4 and position < mixture.length - 16:

@@ -34,6 +34,8 @@ from examples.nano.rounding import cached
 
 SAVE_SECONDS = 300
 REPORT_STEPS = 25
+STARTED_FROM = (0, 5, 6)
+"""The layer of the language model that each stage begins as."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Settings:
     """What decides the result."""
 
     seed: int = 0
-    steps: int = 1500
+    steps: int = 600
     tokens: int = 2048
     anchors: int = 256  # blocks a step
-    muon: float = 0.04
-    adam: float = 4e-3
+    muon: float = 0.01
+    adam: float = 2e-3
     decay: float = 0.05
     slot_decay: float = 0.9  # weight of a slot relative to the one before
     stored_from: float = 2 / 3
@@ -215,6 +217,27 @@ def load_target(reference: Reference, run: Path) -> None:
             buffer.copy_(state["buffers"][name])
 
 
+@torch.no_grad()
+def begin_from_target(reference: Reference) -> None:
+    """Starting values: stages are copies of layers of the trained model.
+
+    The first reads what is near, the others find what looks alike; their keys are made from the
+    mean of the target features.
+    """
+    layers = reference.target.model.layers
+    for stage, number in zip(reference.draft.mtp, STARTED_FROM, strict=True):
+        layer = layers[str(number)]
+        values = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+        for name, value in [*stage.named_parameters(), *stage.named_buffers()]:
+            if name in values:
+                value.copy_(values[name])
+    first = reference.draft.mtp[0]
+    hidden = first.main_proj.weight.shape[0]
+    count = first.main_proj.weight.shape[1] // hidden
+    first.main_proj.weight.mul_(0.2).add_(torch.eye(hidden).repeat(1, count) / count)
+    reference.draft.mtp[-1].norm.weight.copy_(reference.target.model.norm.weight)
+
+
 class DraftTrainer:
     """The state of a training of the draft and one step of it."""
 
@@ -222,6 +245,7 @@ class DraftTrainer:
         self.settings = settings
         reference = build_reference(settings.seed)
         load_target(reference, run)
+        begin_from_target(reference)
         self.module = reference.draft
         self.network = Network(reference.target, reference.config)
         self.draft = Draft(reference)

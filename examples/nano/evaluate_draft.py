@@ -58,7 +58,8 @@ def replay(draft: Draft, network: Network, ids: Tensor, start: int) -> list[dict
     padded = F.pad(ids, (0, -length % window)).unsqueeze(0)
     segments = (torch.arange(padded.shape[1]) < length).long().unsqueeze(0)
     empty = torch.zeros_like(padded)
-    seen = look(network, Batch(padded, segments, empty.bool(), empty))
+    batch = Batch(padded, segments, empty.bool(), empty, torch.zeros(1, dtype=torch.bool))
+    seen = look(network, batch)
     context = draft.project(seen.features)
     rounds = []
     anchor = start  # the first token is the model's own

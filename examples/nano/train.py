@@ -40,14 +40,15 @@ class Settings:
     """What decides the result. Fractions are of `steps`."""
 
     seed: int = 0
-    steps: int = 1500
+    steps: int = 700
     tokens: int = 2048  # a step
     muon: float = 0.01
     adam: float = 2e-3
     decay: float = 0.05
     warm_up: float = 0.02
     others: float = 0.3  # share of ordinary tokens that are predicted; answers always are
-    other_weight: float = 0.5
+    answer_weight: float = 4.0  # relative to an ordinary token
+    repeat_weight: float = 0.3  # of a token said before; a row has many of these
     align_from: float = 0.2
     align_rows: int = 32
     sparse_from: float = 0.6
@@ -58,15 +59,12 @@ class Settings:
 def mixture(settings: Settings, step: int) -> Mixture:
     """The curriculum: distance grows, repeated sequences fade; every fourth batch is long."""
     done = step / settings.steps
-    if done < 0.2:
-        return Mixture(128, 96, 0.2, (8, 62))
-    if done < 0.6:
-        if step % 3:
-            return Mixture(256, 200, 0.1, (32, 124))
-        return Mixture(512, 400, 0.2, (64, 250))
-    if step % 2:
-        return Mixture(256, 200, 0.03, (32, 124))
-    return Mixture(512, 400, 0.06, (64, 250))
+    if done < 0.15:
+        return Mixture(128, 96, 0.1, (8, 62))
+    repeats = 0.05 if done < 0.6 else 0.02
+    if step % 3:
+        return Mixture(256, 200, repeats, (32, 124))
+    return Mixture(512, 400, repeats, (64, 250))
 
 
 def rate(settings: Settings, step: int) -> float:
@@ -149,7 +147,9 @@ class Trainer:
         return known & (batch.answers[:, 1:] | drawn)
 
     def _weights(self, batch: Batch) -> Tensor:
-        return torch.where(batch.answers[:, 1:], 1.0, self.settings.other_weight)
+        settings = self.settings
+        known = torch.where(batch.repeated, settings.repeat_weight, settings.answer_weight)
+        return torch.where(batch.answers[:, 1:], known.unsqueeze(1), 1.0)
 
     def _half(self, batch: Batch, chosen: Tensor, todo: Pass, total: float) -> Half:
         """Gradients of one half of a batch whose weights sum to `total`."""
@@ -158,7 +158,7 @@ class Trainer:
         targets, is_answer = batch.ids[:, 1:][chosen], batch.answers[:, 1:][chosen]
         losses = F.cross_entropy(logits, targets, reduction="none")
         loss = (losses * self._weights(batch)[chosen]).sum() / total
-        right = (logits.argmax(-1) == targets)[is_answer].float()
+        right = (logits.argmax(-1) == targets)[is_answer].float()  # repeated rows included
         report = {
             "answer": float(losses.detach()[is_answer].mean()),
             "other": float(losses.detach()[~is_answer].mean()),
