@@ -17,12 +17,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 RECOMPILE_LIMIT = 64
 
 
+def prepare() -> None:
+    """Allow as many variants of a function as there are lengths and passes. The setting belongs to
+    a thread: call this in each."""
+    if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+
+
 def fused(function: F) -> F:
     """The function, compiled at its first call."""
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         return torch.compile(function, dynamic=False)
 
     @functools.wraps(function)

@@ -134,9 +134,9 @@ def load(reference: Reference, run: Path) -> dict[str, Any]:
             for key, buffer in module.named_buffers():
                 buffer.copy_(state["buffers"][key])
         facts[name] = {
-            "steps": state["step"],
+            "steps_done": state["step"],
             "processor_seconds": round(state["seconds"]),
-            **state["settings"],
+            "settings": state["settings"],
         }
     return facts
 

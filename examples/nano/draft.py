@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from deepinfer.formats import Scheme
 from examples.nano import hyper
 from examples.nano.batches import Batch, Batches, Mixture
+from examples.nano.compilation import prepare
 from examples.nano.network import Network, Pass, Rotation, experts, norm, rotation_of
 from examples.nano.optimiser import Optimiser
 from examples.nano.quantisation import load_masters, stored_value
@@ -345,6 +346,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Settings.steps)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    prepare()
     settings = Settings(steps=options.steps)
     trainer = DraftTrainer(settings, options.run)
     path = options.run / "draft.pt"

@@ -29,22 +29,25 @@ class _Sinkhorn(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, iterations: int, eps: float) -> Tensor:
         first = torch.softmax(logits, dim=1)
         value = first + eps
-        saved = []
+        values, totals = [], []
         for step in range(2 * iterations - 1):
             axis = step % 2  # columns are normalised first and last
             total = value.sum(axis, keepdim=True).add_(eps)
             value = value / total
-            saved.append((value, total))
-        ctx.first, ctx.saved = first, saved
+            values.append(value)
+            totals.append(total)
+        # The result is among them: kept in another way than this it would keep itself alive.
+        ctx.save_for_backward(first, *values, *totals)
         return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        for step in range(len(ctx.saved) - 1, -1, -1):
-            value, total = ctx.saved[step]
+        first, *saved = ctx.saved_tensors
+        count = len(saved) // 2
+        for step in range(count - 1, -1, -1):
+            value, total = saved[step], saved[count + step]
             inner = (gradient * value).sum(step % 2, keepdim=True)
             gradient = (gradient - inner).div_(total)
-        first = ctx.first
         inner = (gradient * first).sum(1, keepdim=True)
         return (gradient - inner).mul_(first), None, None
 

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from examples.nano import indexer
 from examples.nano.batches import Batch, Batches, Mixture
+from examples.nano.compilation import prepare
 from examples.nano.network import Network, Pass
 from examples.nano.optimiser import Optimiser
 from examples.nano.quantisation import load_masters
@@ -87,7 +88,8 @@ class Trainer:
 
     def __init__(self, settings: Settings, workers: int = HALVES) -> None:
         self.settings = settings
-        self.pool = ThreadPoolExecutor(workers)
+        prepare()
+        self.pool = ThreadPoolExecutor(workers, initializer=prepare)
         self._compiled: set[Any] = set()
         reference = build_reference(settings.seed)
         self.target, self.config = reference.target, reference.config
