@@ -235,6 +235,17 @@ compiled_plugin() {
     return $status
 }
 
+# The tests of the recipe that need NVIDIA NeMo, which is installed beside the environment too and
+# without its own requirements: they are large and of no use here (examples/nano/README.md).
+recipe() {
+    local site status=0
+    site=$(mktemp -d)
+    pip install --quiet --no-deps --target "$site" nemo-automodel==0.7.0 transformers==5.18.0 pillow regex &&
+        PYTHONPATH=$site OMP_NUM_THREADS=1 pytest --quiet tests/nano/test_network.py || status=$?
+    rm -rf -- "$site"
+    return $status
+}
+
 case $verb in
     run)
         cd -- "$root"
@@ -249,6 +260,7 @@ case $verb in
         stage "golden" golden
         stage "conformance of the reference" deepinfer conformance --accelerator reference --workers 2
         stage "conformance of plugins/compiled" compiled_plugin
+        stage "recipe of the nano checkpoint" recipe
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
         stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py

@@ -1,8 +1,8 @@
 """Answer a prompt with DeepSeek-V4.1: `python run.py [OPTIONS] [PROMPT ...]`, `--help` for all.
 
-With no arguments it loads the bundled checkpoint and answers a default prompt. The accelerator is
-chosen by DEEPINFER_ACCELERATOR. The file works from a checkout and as a lone copy beside an
-installed wheel: it needs nothing of the folder that it lies in.
+With no arguments it loads the small trained checkpoint of the package and answers a question about
+a story. The accelerator is chosen by DEEPINFER_ACCELERATOR. The file works from a checkout and as
+a lone copy beside an installed wheel: it needs nothing of the folder that it lies in.
 """
 
 import importlib.util

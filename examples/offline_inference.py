@@ -1,17 +1,20 @@
 """Offline inference in one process, without a server.
 
     python examples/offline_inference.py
-    python examples/offline_inference.py "Why is the sky blue?" --model_name DIRECTORY_OR_HUB_ID
+    python examples/offline_inference.py "The answer is" --model_name DIRECTORY_OR_HUB_ID
 
-Without a model it takes DEEPINFER_HF_MODEL_DIR, else the bundled checkpoint, whose weights are
-random. run.py and `deepinfer generate` do the same with more options.
+Without a model it takes DEEPINFER_HF_MODEL_DIR, else the nano checkpoint of the package. run.py and
+`deepinfer generate` do the same with more options.
 """
 
 import argparse
 
 from deepinfer import LLM, SamplingParams
 
-PROMPTS = ["Once upon a time", "The answer is", "Hello, my name is"]
+PROMPTS = [
+    "Pairs: lamp red, rope two, drum tall. Again: rope two, lamp",
+    "Pairs: flag soft, tent new. The dog runs to the lake. Again: tent new, flag",
+]
 
 
 def main() -> None:

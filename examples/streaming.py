@@ -10,12 +10,15 @@ import asyncio
 from deepinfer import LLM, SamplingParams
 
 PARAMS = SamplingParams(temperature=0.7, max_tokens=16, seed=1)
-QUESTIONS = ["Why is the sky blue?", "Why is the sea salty?"]
+QUESTIONS = [
+    "Here is a story. The drum belongs to Anna. The frog sings by the pond. Who owns the drum?",
+    "Here is a story. The box holds seven coins. How many coins are in the box?",
+]
 
 
 def stream(llm: LLM) -> None:
     """Print one answer piece by piece. To leave the loop early ends the request."""
-    for delta in llm.stream("Once upon a time", PARAMS):
+    for delta in llm.stream("Pairs: lamp red, rope two. Again: rope", PARAMS):
         print(delta.text, end="", flush=True)
         if delta.finish_reason:
             print(f"\n  {delta.finish_reason} {delta.error}")

@@ -21,7 +21,7 @@ from deepinfer.errors import UsageError
 def open_engine(
     model: str | Path | None, selected: Selected, options: EngineOptions
 ) -> Iterator[Engine]:
-    """The engine of a checkpoint (None: the bundled one), closed with its files at the end."""
+    """The engine of a checkpoint (None: the package's random one), closed with its files."""
     with Checkpoint.open(model or bundled_checkpoint(), progress=False) as checkpoint:
         options.model_len(checkpoint.config)  # before anything is read
         call_limits(options, checkpoint.config)
@@ -39,7 +39,7 @@ def check_length(model: str | Path | None, length: int, what: str) -> None:
     limit = positions_of(model)
     if length > limit:
         raise UsageError(
-            f"{what} need {length} positions and {model or 'the bundled checkpoint'} has {limit}; "
+            f"{what} need {length} positions and {model or 'the random checkpoint'} has {limit}; "
             "ask for fewer, or write a model with more positions (bench/README.md)"
         )
 

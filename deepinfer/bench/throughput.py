@@ -27,8 +27,8 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Throughput:
-    """Options. models: checkpoints to compare, None is the bundled one. batches: sequences that
-    run at the same time, one variant each."""
+    """Options. models: checkpoints to compare, None is the random one of the package. batches:
+    sequences that run at the same time, one variant each."""
 
     models: tuple[str | None, ...] = (None,)
     prompt_tokens: int = 128

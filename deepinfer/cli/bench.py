@@ -41,7 +41,8 @@ Models = Annotated[
         "--model_name",
         "--model-name",
         "--model",
-        help="Checkpoint directory or Hub id; may be given again to compare; default: bundled.",
+        help="Checkpoint directory or Hub id; may be given again to compare; "
+        "default: the random one of the package.",
     ),
 ]
 Model = Annotated[
@@ -50,7 +51,7 @@ Model = Annotated[
         "--model_name",
         "--model-name",
         "--model",
-        help="Checkpoint directory or Hub id; default: bundled.",
+        help="Checkpoint directory or Hub id; default: the random one of the package.",
     ),
 ]
 Numerics = Annotated[str, typer.Option(help="auto, ref or infer.")]

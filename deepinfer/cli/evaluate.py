@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json as json_module
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +14,8 @@ from deepinfer.cli.flags import Given, with_engine_options
 from deepinfer.cli.main import Accelerator, Json, Mode, Progress, invoke
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
-from deepinfer.config import environment
 from deepinfer.config.machine import commit
-from deepinfer.data import bundled_checkpoint, nano_checkpoint
-from deepinfer.engine.llm import LLM
+from deepinfer.engine.llm import LLM, default_checkpoint
 from deepinfer.evaluate import evaluate, heldout, render
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -39,7 +36,7 @@ def nano(
             "--model",
             "--model_name",
             "--model-name",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else bundled.",
+            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
         ),
     ] = None,
     accelerator: Accelerator = None,
@@ -54,13 +51,13 @@ def nano(
 ) -> None:
     """Recall by distance, questions about stories, sums, JSON, and perplexity.
 
-    Answers are greedy and must be right to the letter. The data are those that the trained bundled
-    checkpoint has not seen. Status 1 where a request failed.
+    Answers are greedy and must be right to the letter. The nano checkpoint has not seen these data.
+    Status 1 where a request failed.
     """
     questions, texts = heldout(limit)
     options = given.options()
     selected = choose(accelerator, mode)
-    model = model or str(_default())
+    model = model or str(default_checkpoint())
     with open_llm(model, revision, selected, options, progress=progress) as llm:
         evaluation = evaluate(llm, questions, texts, progress=progress)
         settings = _settings(llm, selected, model, limit)
@@ -77,12 +74,6 @@ def nano(
 def main(arguments: Sequence[str]) -> int:
     """Run the command on the arguments; returns the exit status."""
     return invoke(app, list(arguments), "deepinfer eval")
-
-
-def _default() -> str | Path:
-    """DEEPINFER_HF_MODEL_DIR, else the trained checkpoint, else the random one."""
-    named = environment.text(environment.MODEL_DIRECTORY)
-    return named or nano_checkpoint() or bundled_checkpoint()
 
 
 def _settings(llm: LLM, selected: Selected, model: str, limit: int | None) -> dict[str, Any]:

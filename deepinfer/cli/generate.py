@@ -63,7 +63,7 @@ def generate(
             "--model",
             "--model_name",
             "--model-name",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else bundled.",
+            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
         ),
     ] = None,
     accelerator: Accelerator = None,

@@ -26,7 +26,11 @@ from deepinfer.engine.llm import LLM, RequestHandle
 from deepinfer.engine.outputs import RequestOutput
 from deepinfer.errors import UsageError
 
-DEFAULT_PROMPT = "Once upon a time there was a small chip that wanted to"
+DEFAULT_QUESTION = (
+    "Here is a story. The lamp is in the kitchen. The dog runs to the lake. "
+    "Today Anna has the rope. The box holds seven coins. Where is the lamp?"
+)
+"""What is asked, as a user message, where nothing is; a reader sees whether the answer is right."""
 WINDOW = 2
 DEFAULTS = {"temperature": 0.0, "max_tokens": 48}
 
@@ -46,7 +50,7 @@ def run(
             "--model_name",
             "--model-name",
             "--model",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else bundled.",
+            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
         ),
     ] = None,
     prompt_file: Annotated[
@@ -64,7 +68,7 @@ def run(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Answer prompts from arguments, a file or stdin; without any, a default prompt.
+    """Answer prompts from arguments, a file or stdin; without any, a question about a story.
 
     All of them run together; answers come in the order of the prompts.
     """
@@ -76,7 +80,7 @@ def run(
         try:
             texts = list(read_prompts(prompts or [], prompt_file))
             if not prompts and prompt_file is None:
-                texts = [DEFAULT_PROMPT]
+                texts, chat = [DEFAULT_QUESTION], True
             elif not texts:
                 note("there is no prompt: what was to be read is empty")
             with open_llm(

@@ -12,7 +12,7 @@ from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.notes import in_json, note
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
-from deepinfer.data import is_random
+from deepinfer.data import about
 from deepinfer.engine import Engine, EngineOptions
 from deepinfer.engine.llm import LLM, default_checkpoint
 
@@ -50,8 +50,11 @@ def open_llm(
         )
         note(str(engine.packing))
         note(str(engine.sizes))
-        if is_random(checkpoint.directory):
+        known = about(checkpoint.directory)
+        if known.is_random:
             note("this checkpoint has random weights: the text below is meaningless")
+        elif known.text:
+            note(f"this checkpoint was trained on nothing but {known.text}")
         with LLM.of(engine) as llm:
             yield llm
 

@@ -58,7 +58,7 @@ OWN: tuple[Variable, ...] = (
         environment.MODEL_DIRECTORY,
         PATH,
         None,
-        "Checkpoint that is loaded where none is named; unset, the bundled one.",
+        "Checkpoint that is loaded where none is named; unset, the nano checkpoint of the package.",
         "loading of a checkpoint",
         wired=True,
     ),

@@ -1,40 +1,50 @@
-"""What is part of the package: a small random checkpoint, a trained one, and held-out data."""
+"""What is part of the package: a small trained checkpoint, a random one, and held-out data."""
 
 from __future__ import annotations
 
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from deepinfer.errors import CheckpointError
 
 ABOUT_NAME: Final = "about.json"
+LONGEST_TEXT: Final = 200
+"""Characters of a statement that is shown."""
 _BUNDLED_NAME: Final = "tiny"
 _NANO_NAME: Final = "nano"
 _HELDOUT_NAME: Final = "nano_eval.jsonl"
 
 
-def bundled_checkpoint() -> Path:
-    """Directory of the bundled checkpoint: the published format, every architectural part on.
+def nano_checkpoint() -> Path:
+    """Directory of the trained checkpoint, which is loaded where none is named: the published
+    format, every architectural part on, trained on simple English.
 
-    Its weights are random, so its text means nothing; `scripts/make_checkpoint.py` of the source
-    tree makes it. Errors: CheckpointError where the package lies in an archive or lacks the files.
+    `examples/nano` of the source tree makes it. Errors: CheckpointError where the package lies in
+    an archive or lacks the files.
     """
-    resource = files(__name__) / _BUNDLED_NAME
+    return _directory(_NANO_NAME, "trained checkpoint")
+
+
+def bundled_checkpoint() -> Path:
+    """Directory of the random checkpoint, for tests and measurements: the published format, every
+    architectural part on.
+
+    Its text means nothing; `scripts/make_checkpoint.py` of the source tree makes it. Errors:
+    CheckpointError as above.
+    """
+    return _directory(_BUNDLED_NAME, "bundled checkpoint")
+
+
+def _directory(name: str, what: str) -> Path:
+    resource = files(__name__) / name
     if not isinstance(resource, Path) or not resource.is_dir():
         raise CheckpointError(
-            f"{resource}: the bundled checkpoint is not there as a directory; install the wheel "
+            f"{resource}: the {what} is not there as a directory; install the wheel "
             "unpacked, or name another checkpoint with --model_name"
         )
     return resource
-
-
-def nano_checkpoint() -> Path | None:
-    """Directory of the trained checkpoint, which `examples/nano` of the source tree makes; None
-    where the package does not carry it."""
-    resource = files(__name__) / _NANO_NAME
-    return resource if isinstance(resource, Path) and resource.is_dir() else None
 
 
 def heldout_file() -> Path:
@@ -46,13 +56,26 @@ def heldout_file() -> Path:
     return resource
 
 
-def is_random(directory: str | Path) -> bool:
-    """Whether a checkpoint says, in about.json beside its config.json, that its weights are random.
+class About(NamedTuple):
+    """What a checkpoint of ours says of itself, in about.json beside its config.json.
 
-    False where it says nothing: published checkpoints have no such file.
+    is_random: its weights are. text: what it was trained on; empty where it says nothing, as
+    published checkpoints do, or nothing that can be shown on a line.
     """
+
+    is_random: bool = False
+    text: str = ""
+
+
+def about(directory: str | Path) -> About:
+    """What a checkpoint says of itself; nothing, where the file is missing or no such thing."""
     try:
-        about = json.loads((Path(directory) / ABOUT_NAME).read_bytes())
+        said = json.loads((Path(directory) / ABOUT_NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(about, dict) and about.get("weights") == "random"
+        return About()
+    if not isinstance(said, dict):
+        return About()
+    weights, text = said.get("weights"), said.get("text")
+    if weights != "trained" or not isinstance(text, str):
+        return About(is_random=weights == "random")
+    return About(text=text if text.isprintable() and len(text) <= LONGEST_TEXT else "")

@@ -22,7 +22,7 @@ from deepinfer.checkpoint.progress import progress_bar
 from deepinfer.config import environment
 from deepinfer.config.settings import Settings
 from deepinfer.config.settings_check import check
-from deepinfer.data import bundled_checkpoint
+from deepinfer.data import nano_checkpoint
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.job import Job, OnDelta, OnDone
@@ -81,7 +81,8 @@ class RequestHandle:
 class LLM:
     """A checkpoint on a backend, for use from any thread and any event loop.
 
-    model: directory or Hub id; None: DEEPINFER_HF_MODEL_DIR, else the bundled checkpoint.
+    model: directory or Hub id; None: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint,
+        which the package holds.
     accelerator and mode choose the backend as DEEPINFER_ACCELERATOR and --mode do. strict: an
     operator that the backend does not run itself is an error (DEEPINFER_STRICT_OPERATORS).
     allow_null: accept a backend that computes nothing. progress: bars on stderr while loading.
@@ -311,8 +312,8 @@ class LLM:
 
 
 def default_checkpoint() -> str | Path:
-    """What is loaded where nothing is named: DEEPINFER_HF_MODEL_DIR, else the bundled one."""
-    return environment.text(environment.MODEL_DIRECTORY) or bundled_checkpoint()
+    """What is loaded where nothing is named: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint."""
+    return environment.text(environment.MODEL_DIRECTORY) or nano_checkpoint()
 
 
 def _selected(accelerator: str | None, mode: str | None) -> Selected:

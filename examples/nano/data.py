@@ -4,7 +4,7 @@ Every document asks about what it said before, so its answers can be checked. A 
 
 * recall: a list of pairs, other sentences, and some of the pairs again;
 * story: facts among other sentences, then questions in the chat format;
-* arithmetic: sums of numbers of one or two digits, in the chat format;
+* arithmetic: sums of numbers below 30, in the chat format;
 * json: a list of fields, and the JSON object that has them, in the chat format.
 
 The two splits share no fact: which of the two a pair such as (lamp, kitchen) belongs to follows
@@ -13,7 +13,6 @@ from a hash of the pair. Document i of a seed does not depend on those before it
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
@@ -278,16 +277,20 @@ def _story(facts: _Facts, longest: int) -> Document:
 
 
 def _arithmetic(facts: _Facts, longest: int) -> Document:
-    """`What is 12 + 7?` and `12 + 7 = 19.`, up to four times."""
+    """`What is 12 + 7?` and `12 + 7 = 19.`, up to six times, every sum once."""
     writer = _Writer("arithmetic", BOS)
-    for number in range(facts.random.randint(1, 4)):
-        top = facts.random.choice((9, 99))
+    asked: set[tuple[str, ...]] = set()
+    count = facts.random.randint(1, 6)
+    while len(asked) < count:
+        top = facts.random.choice((9, 29))
         numbers = [str(i) for i in range(top + 1)]
         first, second = facts.pair(numbers, numbers)
-        total = str(int(first) + int(second))
-        opening = (EOS if number else "") + USER
-        asked = f"{opening}What is {first} + {second}?{ASSISTANT}{first} + {second} = "
-        writer.answer(asked, None, total, ".")
+        if (pair := tuple(sorted((first, second)))) in asked:
+            continue
+        opening = (EOS if asked else "") + USER
+        before = f"{opening}What is {first} + {second}?{ASSISTANT}{first} + {second} = "
+        asked.add(pair)
+        writer.answer(before, None, str(int(first) + int(second)), ".")
     return writer.finished()
 
 
@@ -301,26 +304,27 @@ _FIELDS: Final = {
 
 
 def _json(facts: _Facts, longest: int) -> Document:
-    """`Write JSON: name Anna, age 7.` and `{"name": "Anna", "age": 7}`."""
+    """`Write JSON: "name" is "Anna", "age" is 7.` and `{"name": "Anna", "age": 7}`."""
     random = facts.random
     names = random.sample(list(_FIELDS), random.randint(2, len(_FIELDS)))
     record = dict(zip(names, facts.chain([_FIELDS[name] for name in names]), strict=True))
     writer = _Writer("json", BOS + USER + "Write JSON:")
     for number, (name, value) in enumerate(record.items(), 1):
-        space = "" if value.isdigit() else " "
-        before = f" {name} " if value.isdigit() else f" {name}"
-        writer.tell(before, name, space + value, "," if number < len(record) else ".")
-    opening = ASSISTANT + "{"
+        quote = "" if value.isdigit() else '"'
+        writer.tell(' "', f"field {name}", name, '" is ')
+        end = "," if number < len(record) else "."
+        writer.tell(quote, name, value, quote + end)
+    opening = ASSISTANT + '{"'
     for number, (name, value) in enumerate(record.items(), 1):
-        shown = value if value.isdigit() else json.dumps(value)
+        writer.answer(opening, f"field {name}", name, '":')
         quote = "" if value.isdigit() else '"'
         end = "," if number < len(record) else "}"
-        writer.answer(f'{opening}"{name}": {quote}', name, shown.strip('"'), quote + end)
-        opening = " "
+        writer.answer(f" {quote}", name, value, quote + end)
+        opening = ' "'
     return writer.finished()
 
 
-SHARES: Final = {"recall": 4, "story": 5, "arithmetic": 1, "json": 2}
+SHARES: Final = {"recall": 4, "story": 5, "arithmetic": 2, "json": 4}
 """How often each task comes."""
 _MAKERS: Final[dict[str, Callable[[_Facts, int], Document]]] = {
     "recall": _recall,

@@ -1,8 +1,9 @@
 """The draft module (DSpark): its forward pass and its training on the language model's outputs.
 
-`python -m examples.nano.draft RUN [--steps N]` needs RUN/target.pt and makes RUN/draft.pt. The
-labels are what the trained model itself finds most probable, as stored (FP8, FP4): a block is
-trained on as long as the text before each slot is what the model would have written.
+`python -m examples.nano.draft RUN [--steps N] [--workers N]` needs RUN/target.pt and makes
+RUN/draft.pt. The labels are what the trained model itself finds most probable, as stored (FP8,
+FP4): a block is trained on as long as the text before each slot is what the model would have
+written. As in `train`, the result is the same with one worker or two, interrupted or not.
 
 Three losses: cross entropy of each slot, with the Markov head on the token before; and, for the
 confidence head, binary cross entropy of "this slot's best token is right". The confidence head
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +35,7 @@ from examples.nano.quantisation import load_masters, stored_value
 from examples.nano.reference import Reference, build_reference
 from examples.nano.rounding import cached
 
+HALVES = 2
 SAVE_SECONDS = 300
 REPORT_STEPS = 25
 STARTED_FROM = (0, 5, 6)
@@ -44,9 +47,9 @@ class Settings:
     """What decides the result."""
 
     seed: int = 0
-    steps: int = 600
+    steps: int = 1600
     tokens: int = 2048
-    anchors: int = 256  # blocks a step
+    anchors: int = 384  # blocks a step
     muon: float = 0.01
     adam: float = 2e-3
     decay: float = 0.05
@@ -242,8 +245,10 @@ def begin_from_target(reference: Reference) -> None:
 class DraftTrainer:
     """The state of a training of the draft and one step of it."""
 
-    def __init__(self, settings: Settings, run: Path) -> None:
+    def __init__(self, settings: Settings, run: Path, workers: int = HALVES) -> None:
         self.settings = settings
+        self.pool = ThreadPoolExecutor(workers, initializer=prepare)
+        self._compiled: set[int] = set()
         reference = build_reference(settings.seed)
         load_target(reference, run)
         begin_from_target(reference)
@@ -257,15 +262,29 @@ class DraftTrainer:
         self.step_number = 0
 
     def step(self) -> dict[str, float]:
-        """One step; returns what happened."""
+        """One step, over two halves of a batch; returns what happened."""
         settings, step = self.settings, self.step_number
-        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
         mixture = Mixture(256, 200) if step % 2 else Mixture(512, 400)
         batch = self.batches.batch(step, mixture)
-        seen = look(self.network, batch)
+        rows = batch.ids.shape[0] // HALVES
         load_masters(self.optimiser, stored=step >= settings.stored_from * settings.steps)
-        loss, report = self._loss(batch, seen, generator)
-        loss.backward()  # type: ignore[no-untyped-call]
+        parameters = list(self.optimiser.parameters.values())
+
+        def compute(number: int) -> tuple[tuple[Tensor | None, ...], dict[str, float]]:
+            half = Batch(*(x[number * rows : (number + 1) * rows] for x in batch))
+            seed = (settings.seed * 1_000_003 + step) * HALVES + number
+            generator = torch.Generator().manual_seed(seed)
+            loss, report = self._loss(half, look(self.network, half), generator)
+            return torch.autograd.grad(loss / HALVES, parameters, allow_unused=True), report
+
+        length = batch.ids.shape[1]
+        concurrent = length in self._compiled  # compilation is not made for threads
+        self._compiled.add(length)
+        results = list((self.pool.map if concurrent else map)(compute, range(HALVES)))
+        for parameter, *parts in zip(parameters, *(found for found, _ in results), strict=True):
+            given = [part for part in parts if part is not None]
+            parameter.grad = sum(given[1:], given[0]) if given else None
+        report = {name: sum(half[name] for _, half in results) / HALVES for name in results[0][1]}
         left = 1 - step / settings.steps
         report["norm"] = self.optimiser.step(max(0.02, min(1.0, (step + 1) / 50, 2 * left)))
         self.step_number += 1
@@ -283,7 +302,7 @@ class DraftTrainer:
         # answers and what surrounds them are what the model is asked to write: draw these more
         near = F.max_pool1d(batch.answers[:, None].float(), 15, 1, 7)[:, 0] > 0
         odds = torch.where(near[places[:, 0], places[:, 1]], 1.0, 0.3)
-        drawn = torch.multinomial(odds, self.settings.anchors, True, generator=generator)
+        drawn = torch.multinomial(odds, self.settings.anchors // HALVES, True, generator=generator)
         rows, anchors = places[drawn].unbind(1)
         slots = anchors.unsqueeze(1) + torch.arange(size)
         safe = slots.clamp_max(length - 1)
@@ -344,11 +363,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--steps", type=int, default=Settings.steps)
+    parser.add_argument("--workers", type=int, default=HALVES, choices=(1, HALVES))
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # of each worker
     prepare()
     settings = Settings(steps=options.steps)
-    trainer = DraftTrainer(settings, options.run)
+    trainer = DraftTrainer(settings, options.run, options.workers)
     path = options.run / "draft.pt"
     before = trainer.restore(path) if path.exists() else 0.0
     saved, started = time.monotonic(), time.process_time()

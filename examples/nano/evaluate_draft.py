@@ -3,11 +3,14 @@
 CHECKPOINT is what `examples.nano.convert` wrote of RUN. The engine (INFER, FP4 cache) answers
 held-out prompts greedily; then the draft is replayed along those outputs, as greedy speculative
 decoding would use it: a round drafts five tokens, keeps those that are what the model wrote, and
-the model gives one more. Prints one JSON object:
+the model gives one more. Prints one JSON object, of all rounds and, by task, of those of a task:
 
-* accepted: mean number of drafts kept in a round. tokens_per_round: accepted and the model's own;
-  the last round of an output may be cut short by its end;
+* tokens_per_round: tokens that a round adds: drafts kept and the model's own. This is what engines
+  report as mean acceptance length;
+* accepted: drafts kept alone;
 * by_slot: share of slots that are right, of those that were reached;
+* endless: drafts that a round would keep in outputs without an end, from by_slot: the last round of
+  an answer of a few words has no room for five;
 * calibration_error: expected calibration error of the confidences of the slots that were reached,
   in ten bins of equal width.
 """
@@ -15,7 +18,10 @@ the model gives one more. Prints one JSON object:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import operator
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +43,9 @@ LONGEST_PROMPT = 440
 BINS = 10
 
 
-def prompts(count: int) -> list[str]:
-    """Beginnings of held-out documents, up to where the model is to write."""
-    found: list[str] = []
+def prompts(count: int) -> list[tuple[str, str]]:
+    """Task and beginning of held-out documents, up to where the model is to write."""
+    found: list[tuple[str, str]] = []
     for document in data.documents(SEED, "heldout"):
         if len(found) == count:
             break
@@ -47,7 +53,8 @@ def prompts(count: int) -> list[str]:
             continue
         first = document.answer_spans[0][0]
         end = document.text.rfind(data.ASSISTANT, 0, first)
-        found.append(document.text[: end + len(data.ASSISTANT) if end >= 0 else first])
+        end = end + len(data.ASSISTANT) if end >= 0 else first
+        found.append((document.task, document.text[:end]))
     return found
 
 
@@ -72,8 +79,14 @@ def replay(draft: Draft, network: Network, ids: Tensor, start: int) -> list[dict
         right = (tokens[0, : left.shape[0]] == left).tolist()
         accepted = right.index(False) if False in right else len(right)
         reached = right[: accepted + 1]
+        added = min(accepted + 1, length - anchor - 1)
         rounds.append(
-            {"accepted": accepted, "right": reached, "confidence": confidences[0].tolist()}
+            {
+                "accepted": accepted,
+                "added": added,
+                "right": reached,
+                "confidence": confidences[0].tolist(),
+            }
         )
         anchor += accepted + 1
     return rounds
@@ -94,13 +107,13 @@ def summary(rounds: list[dict[str, Any]], size: int) -> dict[str, Any]:
     by_slot = []
     for slot in range(size):
         reached = [one["right"][slot] for one in rounds if len(one["right"]) > slot]
-        by_slot.append(round(sum(reached) / max(1, len(reached)), 4))
-    accepted = sum(one["accepted"] for one in rounds) / len(rounds)
+        by_slot.append(sum(reached) / max(1, len(reached)))
     return {
         "rounds": len(rounds),
-        "accepted": round(accepted, 3),
-        "tokens_per_round": round(accepted + 1, 3),
-        "by_slot": by_slot,
+        "tokens_per_round": round(sum(one["added"] for one in rounds) / len(rounds), 3),
+        "accepted": round(sum(one["accepted"] for one in rounds) / len(rounds), 3),
+        "endless": round(sum(itertools.accumulate(by_slot, operator.mul)), 3),
+        "by_slot": [round(share, 4) for share in by_slot],
         "calibration_error": round(error, 4),
     }
 
@@ -113,19 +126,23 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # every output has a length of its own
     reference = build_reference(0)
     load(reference, options.run)
     draft, network = Draft(reference), Network(reference.target, reference.config)
     tokenizer = Batches(0, 512).tokenizer
-    inputs = [tokenizer.encode(text).ids for text in prompts(options.prompts)]
+    asked = prompts(options.prompts)
+    inputs = [tokenizer.encode(text).ids for _, text in asked]
     with LLM(str(options.checkpoint), max_model_len=512) as llm:
         outputs = llm.generate(inputs, SamplingParams(temperature=0, max_tokens=MAX_TOKENS))
-    rounds: list[dict[str, Any]] = []
+    rounds: dict[str, list[dict[str, Any]]] = {}
     with torch.no_grad():
-        for prompt, output in zip(inputs, outputs, strict=True):
+        for (task, _), prompt, output in zip(asked, inputs, outputs, strict=True):
             ids = torch.tensor([*prompt, *output.token_ids])
-            rounds += replay(draft, network, ids, len(prompt))
-    print(json.dumps(summary(rounds, draft.size)))
+            rounds.setdefault(task, []).extend(replay(draft, network, ids, len(prompt)))
+    found = summary([one for group in rounds.values() for one in group], draft.size)
+    found["by_task"] = {task: summary(group, draft.size) for task, group in rounds.items()}
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Sequences are whole documents from position 0, padded on the right to a multiple of the window. In
 place of NeMo's loops: window attention in blocks, experts over gathered rows, streams as batched
-matrix products. `tests/examples/test_nano_network.py` compares it with NeMo's own forward pass.
+matrix products. `tests/nano/test_network.py` compares it with NeMo's own forward pass.
 """
 
 from __future__ import annotations

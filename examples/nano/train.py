@@ -41,7 +41,7 @@ class Settings:
     """What decides the result. Fractions are of `steps`."""
 
     seed: int = 0
-    steps: int = 700
+    steps: int = 2000
     tokens: int = 2048  # a step
     muon: float = 0.01
     adam: float = 2e-3

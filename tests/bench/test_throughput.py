@@ -63,7 +63,7 @@ def test_numerics_and_compute_reach_the_engine(small_directory: Path) -> None:
 
 
 def test_more_tokens_than_positions_are_refused() -> None:
-    with pytest.raises(UsageError, match="need 8193 positions and the bundled checkpoint has 8192"):
+    with pytest.raises(UsageError, match="need 8193 positions and the random checkpoint has 8192"):
         Throughput(prompt_tokens=8190, output_tokens=3).run(select(REFERENCE))
 
 

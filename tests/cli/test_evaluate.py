@@ -10,7 +10,6 @@ import pytest
 
 from deepinfer import evaluate as evaluation
 from deepinfer.cli import evaluate as command
-from deepinfer.data import bundled_checkpoint
 from deepinfer.evaluate import Question, Text
 from tests.cli.conftest import Launch
 
@@ -59,18 +58,6 @@ def test_table_limit_and_a_failed_request(
     assert done.returncode == 1
     assert "deepinfer eval nano" in done.stdout and "failed requests: 2" in done.stdout
     assert few_items == [5]
-
-
-def test_the_default_is_named_by_the_environment_or_trained_or_random(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("DEEPINFER_HF_MODEL_DIR", raising=False)
-    monkeypatch.setattr(command, "nano_checkpoint", lambda: None)
-    assert command._default() == bundled_checkpoint()
-    monkeypatch.setattr(command, "nano_checkpoint", lambda: tmp_path)
-    assert command._default() == tmp_path
-    monkeypatch.setenv("DEEPINFER_HF_MODEL_DIR", "named")
-    assert command._default() == "named"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deepinfer.data import bundled_checkpoint
+from deepinfer.data import nano_checkpoint
 from tests.cli.conftest import Ended, Launch
 
 NULL = ("--accelerator", "null", "--allow-null", "--max_model_len", "256")
@@ -146,6 +146,6 @@ def test_run_answers_together_and_in_order(launch: Launch) -> None:
     assert plain.stdout.splitlines()[1].startswith("[0] ")
 
 
-def test_the_checkpoint_is_the_bundled_one(launch: Launch, tmp_path: Path) -> None:
+def test_the_checkpoint_is_the_trained_one(launch: Launch, tmp_path: Path) -> None:
     source = lines(tmp_path / "in.jsonl", {"prompt": "x", "max_tokens": 1})
-    assert f"checkpoint {bundled_checkpoint()}" in launch("generate", source, *NULL).stderr
+    assert f"checkpoint {nano_checkpoint()}" in launch("generate", source, *NULL).stderr

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.run import DEFAULT_PROMPT
-from deepinfer.data import bundled_checkpoint
+from deepinfer.cli.run import DEFAULT_QUESTION
+from deepinfer.data import bundled_checkpoint, nano_checkpoint
 from tests.backend.plugins import write_plugin
 from tests.cli.conftest import Ended, Launch
 
@@ -26,16 +26,24 @@ def answers(done: Ended) -> list[dict[str, Any]]:
 
 
 def test_without_arguments(launch: Launch) -> None:
-    done = launch("run", "--max_tokens", "2", **REFERENCE)
+    done = launch("run", **REFERENCE)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"> {DEFAULT_PROMPT}\n")
+    assert done.stdout == f"> {DEFAULT_QUESTION}\nThe lamp is in the kitchen.\n"
     lines = done.stderr.splitlines()
-    assert lines[0] == f"checkpoint {bundled_checkpoint()}"
-    assert sum("random weights: the text below is meaningless" in line for line in lines) == 1
+    assert lines[0] == f"checkpoint {nano_checkpoint()}"
+    assert sum("trained on nothing but short stories" in line for line in lines) == 1
     assert lines[-2].startswith("backend reference, mode hardware: operators ")
     assert " native, " in lines[-2] and lines[-2].endswith("; fallbacks: none")
     assert lines[-1].startswith("prefill ") and " tokens/s" in lines[-1]
     assert lines[-1].endswith(" bytes per token")
+
+
+def test_random_weights_are_said(launch: Launch) -> None:
+    model = str(bundled_checkpoint())
+    done = launch("run", "x", "--model", model, "--max_tokens", "1", **REFERENCE)
+    lines = done.stderr.splitlines()
+    assert sum("random weights: the text below is meaningless" in line for line in lines) == 1
+    assert "trained on" not in done.stderr
 
 
 def test_prompts_from_arguments_stdin_and_a_file(

@@ -15,7 +15,7 @@ import torch
 
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import ModelConfig
-from deepinfer.data import bundled_checkpoint, is_random
+from deepinfer.data import About, about, bundled_checkpoint, nano_checkpoint
 from deepinfer.text import Tokenizer, compressed_token_map
 from deepinfer.text.tokenizer import IMAGE_SPELLINGS
 
@@ -209,11 +209,28 @@ def test_fp32_tensors_need_fp32(checkpoint: Checkpoint) -> None:
 
 
 def test_bundled_checkpoint_says_that_it_is_random(tmp_path: Path) -> None:
-    assert is_random(DIRECTORY)
-    assert not is_random(tmp_path)
+    assert about(DIRECTORY) == About(is_random=True)
+    assert about(tmp_path) == About()
 
 
-@pytest.mark.parametrize("about", ["", "[]", '"random"', '{"weights": "trained"}', "{}"])
-def test_other_statements_are_not_random(tmp_path: Path, about: str) -> None:
-    (tmp_path / "about.json").write_text(about, encoding="utf-8")
-    assert not is_random(tmp_path)
+def test_the_trained_checkpoint_says_what_on() -> None:
+    found = about(nano_checkpoint())
+    assert not found.is_random and "stories" in found.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "[]",
+        '"random"',
+        '{"weights": "trained"}',
+        '{"weights": "trained", "text": 1}',
+        "{}",
+        '{"weights": "trained", "text": "a\\u001b[2J"}',
+        '{"weights": "trained", "text": "' + "a" * 201 + '"}',
+    ],
+)
+def test_other_statements_say_nothing(tmp_path: Path, said: str) -> None:
+    (tmp_path / "about.json").write_text(said, encoding="utf-8")
+    assert about(tmp_path) == About()

@@ -30,8 +30,9 @@ def test_the_example_runs(
     monkeypatch.delenv("DEEPINFER_HF_MODEL_DIR", raising=False)
     (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "api.md").read_text(), re.DOTALL)
     exec(compile(example, "docs/api.md", "exec"), {})
-    first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("length '") and second.startswith("length '")
+    first, second, streamed = capsys.readouterr().out.splitlines()
+    assert first == "stop ' red.'" and second.startswith("length '")
+    assert streamed == "The drum belongs to Anna."
 
 
 @pytest.mark.parametrize("kind", [EngineOptions, SamplingParams])

@@ -94,14 +94,17 @@ def test_sums_are_right() -> None:
         sums = re.findall(r"</think>(\d+) \+ (\d+) = (\d+)\.", document.text)
         assert sums and all(int(a) + int(b) == int(c) for a, b, c in sums)
         assert [c for _, _, c in sums] == answers(document)
+        assert len({frozenset(pair) for *pair, _ in sums}) == len(sums)
 
 
 def test_records_are_json_of_the_fields_asked_for() -> None:
     for document in some(tasks=["json"]):
         asked, record = re.fullmatch(rf".*JSON: (.*)\.{ASSISTANT}(.*){EOS}", document.text).groups()  # type: ignore[union-attr]
-        said = dict(field.split(" ") for field in asked.split(", "))
+        said = dict(
+            re.fullmatch(r'"(\w+)" is "?(\w+)"?', field).groups() for field in asked.split(", ")
+        )  # type: ignore[union-attr]
         assert {name: str(value) for name, value in json.loads(record).items()} == said
-        assert list(said.values()) == answers(document)
+        assert answers(document) == [word for field in said.items() for word in field]
 
 
 def pairs(document: Document) -> set[frozenset[str]]:
@@ -117,7 +120,7 @@ def pairs(document: Document) -> set[frozenset[str]]:
     ):
         found += re.findall(told, text)
     if document.task == "json":
-        values = re.findall(r"[:,] \w+ (\w+)(?=[,.])", text)
+        values = re.findall(r'" is "?(\w+)', text)
         found += zip(values, values[1:], strict=False)
     return {frozenset(pair) for pair in found}
 

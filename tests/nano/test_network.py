@@ -15,6 +15,7 @@ from examples.nano.convert import nemo_value
 pytest.importorskip("nemo_automodel")
 pytestmark = pytest.mark.filterwarnings("default")
 
+from examples.nano import draft  # noqa: E402
 from examples.nano.draft import Draft, look  # noqa: E402
 from examples.nano.network import Network, Pass  # noqa: E402
 from examples.nano.reference import Reference, build_reference  # noqa: E402
@@ -63,13 +64,13 @@ def test_a_packed_document_is_computed_as_alone(
 
 @torch.no_grad()
 def test_draft_states_are_those_of_nemo(reference: Reference) -> None:
-    network, draft = Network(reference.target, reference.config), Draft(reference)
+    network, stages = Network(reference.target, reference.config), Draft(reference)
     batch = Batches(0, 128).batch(0, Mixture(128, 96, 1.0, (8, 8)))
     seen = look(network, batch)
     anchors = torch.tensor([20, 90])
     golden = batch.ids[0, anchors]
-    got = draft.forward(
-        draft.project(seen.features),
+    got = stages.forward(
+        stages.project(seen.features),
         batch.segments,
         torch.zeros(2, dtype=torch.long),
         anchors,
@@ -114,6 +115,25 @@ def test_training_continues_to_the_same_weights_with_any_workers(tmp_path: Path)
     assert second.step_number == whole.step_number
     for name, master in whole.optimiser.masters.items():
         assert torch.equal(second.optimiser.masters[name], master), name
+
+
+def test_draft_training_continues_to_the_same_weights_with_any_workers(tmp_path: Path) -> None:
+    Trainer(Settings(steps=1, tokens=256), workers=1).save(tmp_path / "target.pt", 0.0)
+    settings = draft.Settings(steps=3, tokens=1024, anchors=16, stored_from=0.5)
+    whole = draft.DraftTrainer(settings, tmp_path, workers=1)
+    start = {name: master.clone() for name, master in whole.optimiser.masters.items()}
+    for _ in range(3):
+        whole.step()
+    first = draft.DraftTrainer(settings, tmp_path, workers=2)
+    for _ in range(2):
+        first.step()
+    first.save(tmp_path / "draft.pt", 0.0)
+    second = draft.DraftTrainer(settings, tmp_path, workers=2)
+    second.restore(tmp_path / "draft.pt")
+    second.step()
+    for name, master in whole.optimiser.masters.items():
+        assert torch.equal(second.optimiser.masters[name], master), name
+        assert not torch.equal(start[name], master), name
 
 
 def test_only_the_alignment_moves_the_indexer() -> None:

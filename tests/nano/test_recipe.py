@@ -121,10 +121,12 @@ def test_alignment_vanishes_where_scores_are_the_mass_and_covers_it() -> None:
 
 def test_summary_of_rounds_counts_only_slots_that_were_reached() -> None:
     rounds = [
-        {"accepted": 2, "right": [True, True, False], "confidence": [0.9, 0.9, 0.9, 0.9, 0.9]},
-        {"accepted": 0, "right": [False], "confidence": [0.2, 0.9, 0.9, 0.9, 0.9]},
+        {"accepted": 2, "added": 3, "right": [True, True, False], "confidence": [0.9] * 5},
+        {"accepted": 0, "added": 1, "right": [False], "confidence": [0.2, 0.9, 0.9, 0.9, 0.9]},
+        {"accepted": 1, "added": 1, "right": [True], "confidence": [0.9] * 5},  # cut by the end
     ]
     found = summary(rounds, 5)
-    assert found["accepted"] == 1.0 and found["tokens_per_round"] == 2.0
-    assert found["by_slot"] == [0.5, 1.0, 0.0, 0, 0]
-    assert found["calibration_error"] == pytest.approx((abs(2.7 - 2) + 0.2) / 4)
+    assert found["accepted"] == 1.0 and found["tokens_per_round"] == pytest.approx(5 / 3, abs=1e-3)
+    assert found["by_slot"] == [pytest.approx(2 / 3, abs=1e-4), 1.0, 0.0, 0, 0]
+    assert found["endless"] == pytest.approx(4 / 3, abs=1e-3)
+    assert found["calibration_error"] == pytest.approx((abs(3.6 - 3) + 0.2) / 5)
