@@ -17,7 +17,13 @@ from deepinfer.errors import BackendError, UsageError
 
 TARGET = workers.Target("reference", "hardware", {})
 CASE = "rms_norm[eps=1e-06,rows=3,width=64,dtype=bf16,values=normal,seed=0]"
-COMMAND = [sys.executable, "-c", "import sys, deepinfer_launcher as d; sys.exit(d.main())"]
+# A job in the background of a shell ignores SIGINT, and so do its children unless they say not to.
+SCRIPT = """
+import signal, sys, deepinfer_launcher
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(deepinfer_launcher.main())
+"""
+COMMAND = [sys.executable, "-c", SCRIPT]
 
 PATCH = """
 from deepinfer_reference.backend import ReferenceBackend
