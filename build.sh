@@ -7,7 +7,8 @@
 #
 # Uses the active virtual environment, else .venv beside this file, which it makes if need be. May be
 # run again at any time; with everything installed already it needs no network: the build backend
-# lives in the environment (--no-build-isolation), so pip has nothing to look up.
+# lives in the environment (--no-build-isolation), so pip has nothing to look up. `test` fetches what
+# the recipe of examples/nano needs, each time.
 #
 # DEEPINFER_ACCELERATOR names the accelerator to set up for (default: reference, part of the core).
 # The device of any other one must be here, unless --no-device says to install and to compile ahead
@@ -240,7 +241,7 @@ compiled_plugin() {
 recipe() {
     local site status=0
     site=$(mktemp -d)
-    pip install --quiet --no-deps --target "$site" nemo-automodel==0.7.0 transformers==5.18.0 pillow regex &&
+    pip install --quiet --no-deps --target "$site" --requirement examples/nano/requirements.txt &&
         PYTHONPATH=$site OMP_NUM_THREADS=1 pytest --quiet tests/nano/test_network.py || status=$?
     rm -rf -- "$site"
     return $status

@@ -2,6 +2,7 @@
 """Rows of docs/evaluation.md: `python scripts/evaluation_table.py FILE...`.
 
 Each file is a document of `deepinfer eval nano --json`; its row goes by numerics and cache_dtype.
+The last column counts answers that are not, letter by letter, those of the first file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ COLUMNS = (
 def rows(documents: list[dict[str, Any]]) -> list[str]:
     """The lines of the table."""
     names = ["numerics", "cache", *(f"{task}, {distance}" for task, distance in COLUMNS)]
-    names += ["valid JSON", "perplexity", "of answers"]
+    names += ["valid JSON", "perplexity", "of answers", "other answers"]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for document in documents:
         scores = {(one["task"], one["distance"]): one for one in document["accuracy"]}
@@ -32,9 +33,15 @@ def rows(documents: list[dict[str, Any]]) -> list[str]:
         for column in COLUMNS:
             score = scores.get(column)
             cells.append("" if score is None else f"{score['correct']} of {score['count']}")
-        for name in ("json_validity", "perplexity", "answer_perplexity"):
+        value = document["json_validity"]
+        cells.append("" if value is None else f"{value:.0%}")
+        for name in ("perplexity", "answer_perplexity"):
             value = document[name]
-            cells.append("" if value is None else str(value))
+            cells.append(
+                value if isinstance(value, str) else "" if value is None else f"{value:.4f}"
+            )
+        pairs = zip(document["answers"], documents[0]["answers"], strict=True)
+        cells.append(str(sum(one["text"] != other["text"] for one, other in pairs)))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -321,13 +321,14 @@ def _no_mode(spec: BackendSpec, mode: str | None) -> str:
     return f"backend {spec.name!r} has no mode {mode!r}; its modes are: {allowed}"
 
 
-def refuse_null(selected: Selected, allowed: bool) -> None:
-    """UsageError for a backend that computes nothing, unless that is what was asked for."""
+def refuse_null(selected: Selected, allowed: bool | None) -> None:
+    """UsageError for a backend that computes nothing, unless that is what was asked for; None
+    where it cannot be asked for."""
     if not (selected.spec.computes or allowed):
+        remedy = "" if allowed is None else ", or pass --allow-null (allow_null=True)"
         raise UsageError(
             f"backend {selected.spec.name!r} computes nothing: it measures the engine alone and "
-            f"its answers mean nothing. Choose another with {ACCELERATOR}, or pass --allow-null "
-            "(allow_null=True)"
+            f"its answers mean nothing. Choose another with {ACCELERATOR}{remedy}"
         )
 
 

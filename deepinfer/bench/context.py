@@ -66,7 +66,7 @@ class Context:
 
     def run(self, selected: Selected) -> Report:
         """Decode steps and their index operators alone, at every length in turns."""
-        refuse_null(selected, False)
+        refuse_null(selected, None)
         lengths = self._lengths()
         report = Report("context", asdict(self) | {"lengths": lengths}, describe(selected))
         report.notes += warnings_about(selected)

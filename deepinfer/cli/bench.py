@@ -206,7 +206,7 @@ def run_all(
     grown = Context(model=model, rounds=rounds)
     memory = Bandwidth(rounds=rounds)
     selected = _select(accelerator, mode, threads)
-    refuse_null(selected, False)  # before the others have run
+    refuse_null(selected, None)  # before the others have run
     reports = [memory.run(), beside.run(_select(NULL, None, threads))]
     _show([*reports, measured.run(selected), grown.run(selected)], json)
 

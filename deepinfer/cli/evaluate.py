@@ -12,6 +12,7 @@ import typer
 from deepinfer.backend.registry import Selected
 from deepinfer.cli.flags import Given, with_engine_options
 from deepinfer.cli.main import Accelerator, Json, Mode, Progress, invoke
+from deepinfer.cli.notes import in_json
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
 from deepinfer.config.machine import commit
@@ -44,7 +45,9 @@ def nano(
     revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Items of each task and class of distance at most; default: all."),
+        typer.Option(
+            help="Items of each task and class of distance, and texts, at most; default: all."
+        ),
     ] = None,
     progress: Progress = True,
     json: Json = False,
@@ -57,9 +60,9 @@ def nano(
     questions, texts = heldout(limit)
     options = given.options()
     selected = choose(accelerator, mode)
-    model = model or str(default_checkpoint())
-    with open_llm(model, revision, selected, options, progress=progress) as llm:
-        evaluation = evaluate(llm, questions, texts, progress=progress)
+    model = str(default_checkpoint()) if model is None else model
+    with open_llm(model, revision, selected, options, allow_null=None, progress=progress) as llm:
+        evaluation = evaluate(llm, questions, texts, progress=progress and not in_json())
         settings = _settings(llm, selected, model, limit)
         note_summary(llm)
     if json:

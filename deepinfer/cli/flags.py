@@ -28,7 +28,7 @@ _RENAMED = {("engine_", "seed"): "engine_seed"}
 _HELP = {
     "engine_numerics": "auto, ref or infer.",
     "engine_compute": "bf16; fp32 or fp64 to debug.",
-    "engine_cache_dtype": "fp4; bf16 keeps main and index entries unquantised, to compare.",
+    "engine_cache_dtype": "fp4; bf16 keeps main and index entries in bfloat16, to compare.",
     "engine_max_model_len": "Tokens per sequence; default: as the model and the memory allow.",
     "engine_max_num_batched_tokens": "Rows per step; default: 2048 or more.",
     "engine_max_num_seqs": "Sequences that run at the same time; default: 256.",

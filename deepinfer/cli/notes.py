@@ -19,11 +19,20 @@ def in_json() -> bool:
 
 def note(text: str, level: str = "info") -> None:
     """One line of text on stderr; a JSON object where logs are."""
+    text = printable(text)
     if in_json():
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
         text = json.dumps(record, ensure_ascii=False)
     print(text, file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Control characters, which a name of a file may have, escaped."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 @contextmanager

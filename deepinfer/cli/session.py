@@ -24,7 +24,7 @@ def open_llm(
     selected: Selected,
     options: EngineOptions,
     *,
-    allow_null: bool = False,
+    allow_null: bool | None = False,
     progress: bool = True,
 ) -> Iterator[LLM]:
     """An engine for the block, its properties noted on stderr; closed at the end."""
@@ -54,7 +54,7 @@ def open_llm(
         if known.is_random:
             note("this checkpoint has random weights: the text below is meaningless")
         elif known.text:
-            note(f"this checkpoint was trained on nothing but {known.text}")
+            note(f"this checkpoint was trained, so it says, on nothing but {known.text!r}")
         with LLM.of(engine) as llm:
             yield llm
 

@@ -12,6 +12,8 @@ from deepinfer.errors import CheckpointError
 ABOUT_NAME: Final = "about.json"
 LONGEST_TEXT: Final = 200
 """Characters of a statement that is shown."""
+MOST_BYTES: Final = 1 << 16
+"""Of a file with statements."""
 _BUNDLED_NAME: Final = "tiny"
 _NANO_NAME: Final = "nano"
 _HELDOUT_NAME: Final = "nano_eval.jsonl"
@@ -69,8 +71,11 @@ class About(NamedTuple):
 
 def about(directory: str | Path) -> About:
     """What a checkpoint says of itself; nothing, where the file is missing or no such thing."""
+    file = Path(directory) / ABOUT_NAME
     try:
-        said = json.loads((Path(directory) / ABOUT_NAME).read_bytes())
+        if not file.is_file() or file.stat().st_size > MOST_BYTES:
+            return About()
+        said = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return About()
     if not isinstance(said, dict):

@@ -40,6 +40,7 @@ _HINTS = {
     "tokenizer_revision": "a tokenizer comes with its checkpoint; use revision",
     "enforce_eager": "set DEEPINFER_ENFORCE_EAGER",
     "tensor_parallel_size": "use expert_parallel_size",
+    "kv_cache_dtype": "use cache_dtype",
     "block_size": "use tokens_per_block, which is 128",
     "enable_chunked_prefill": "use chunked_prefill",
     "num_gpu_blocks_override": "use num_blocks",
@@ -53,7 +54,7 @@ class EngineOptions:
 
     numerics: "auto" (INFER where the checkpoint asks for dynamic activation quantisation, else
     REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging. cache_dtype: "fp4",
-    the published entries, or "bf16", unquantised main and index entries to compare with: on the
+    the published entries, or "bf16", main and index entries in bfloat16, to compare with: on the
     reference backend only, in more memory, and never exported.
 
     max_model_len: tokens per sequence, prompt and output; None: the model's limit, or what the

@@ -27,7 +27,7 @@ _CONTROL: Final = re.compile("(<｜[^｜]*｜>|</think>)")
 class Question:
     """prompt: what the model gets, from the beginning-of-sentence token on. answer: the text that
     must follow; ends: and then the end-of-sentence token. distance: tokens from the value in the
-    fact to the value in the answer; 0 where no fact is recalled.
+    fact to the value in the answer, the largest of several; 0 where no fact is recalled.
     """
 
     task: str

@@ -15,7 +15,8 @@ ALL, WITHIN, BEYOND = "all", "within window", "beyond window"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question got. valid: whether it is a JSON object; None where none was asked for."""
+    """What a question got. valid: whether it is a JSON object; None where none was asked for, or
+    the request failed."""
 
     question: Question
     text: str
@@ -111,6 +112,16 @@ class Evaluation:
             "answer_perplexity": _short(self.answer_perplexity),
             "answer_perplexity_tokens": len(self.answer_logprobs),
             "json_validity": _short(self.json_validity),
+            "answers": [
+                {
+                    "task": answer.question.task,
+                    "distance": answer.question.distance,
+                    "expected": answer.question.answer,
+                    "text": answer.text,
+                    "correct": answer.correct,
+                }
+                for answer in self.answers
+            ],
             "errors": self.errors,
         }
 

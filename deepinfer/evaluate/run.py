@@ -41,7 +41,7 @@ def evaluate(
         evaluation.answers.append(_answer(question, output))
     for text, ids, output in zip(texts, documents, outputs[len(questions) :], strict=True):
         if output.error or output.prompt_logprobs is None:
-            evaluation.errors.append(output.error)
+            evaluation.errors.append(output.error or "a text has no log-probabilities")
             continue
         raw = [0.0 if one is None else one.raw for one in output.prompt_logprobs]
         evaluation.text_logprobs += raw[1:]  # nothing predicts the first token
@@ -61,6 +61,6 @@ def _answer(question: Question, output: RequestOutput) -> Answer:
         question,
         text=output.text,
         correct=not output.error and is_exact(question, output.text, ended),
-        valid=is_json_object(output.text) if question.task == JSON else None,
+        valid=is_json_object(output.text) if question.task == JSON and not output.error else None,
         error=output.error,
     )

@@ -12,7 +12,7 @@ from deepinfer.evaluate.report import Evaluation
 
 def render(evaluation: Evaluation, title: str) -> RenderableType:
     """One row for each task and distance, then perplexities and what else there is."""
-    rows = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    rows = Table(title=Text(title), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name in ("task", "distance"):
         rows.add_column(name, no_wrap=True)
     for name in ("correct", "of", "accuracy"):

@@ -30,6 +30,7 @@ from deepinfer.config import ModelConfig  # noqa: E402
 from deepinfer.data import ABOUT_NAME  # noqa: E402
 from deepinfer.formats import Scheme, fp4_weight, fp8_rows, fp8_weight, quantise  # noqa: E402
 from examples.nano.config import HERE  # noqa: E402
+from examples.nano.draft import target_digest  # noqa: E402
 from examples.nano.quantisation import stored_value, tile_scales  # noqa: E402
 from examples.nano.reference import Reference, build_reference  # noqa: E402
 
@@ -127,6 +128,8 @@ def load(reference: Reference, run: Path) -> dict[str, Any]:
         if not path.exists():
             continue
         state = torch.load(path, weights_only=True)
+        if name == "draft" and state["target"] != target_digest(run):
+            raise SystemExit(f"{path} is of another target.pt; train the draft again")
         masters = state["optimiser"]["masters"]
         with torch.no_grad():
             for key, parameter in module.named_parameters():

@@ -5,7 +5,7 @@ RUN/draft.pt. The labels are what the trained model itself finds most probable, 
 FP4): a block is trained on as long as the text before each slot is what the model would have
 written. As in `train`, the result is the same with one worker or two, interrupted or not.
 
-Three losses: cross entropy of each slot, with the Markov head on the token before; and, for the
+Two losses: cross entropy of each slot, with the Markov head on the token before; and, for the
 confidence head, binary cross entropy of "this slot's best token is right". The confidence head
 reads the state before the last norm, as in the release, and moves nothing but itself.
 """
@@ -13,7 +13,9 @@ reads the state before the last norm, as in the release, and moves nothing but i
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +212,15 @@ def look(network: Network, batch: Batch) -> Seen:
     return Seen(features, network.logits(hidden).argmax(-1))
 
 
+def target_digest(run: Path) -> str:
+    """What a draft belongs to: a hash of the weights in RUN/target.pt."""
+    masters = torch.load(run / "target.pt", weights_only=True)["optimiser"]["masters"]
+    digest = hashlib.sha256()
+    for name in sorted(masters):
+        digest.update(name.encode() + masters[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
 def load_target(reference: Reference, run: Path) -> None:
     """Give the language model what RUN/target.pt holds, as stored."""
     state = torch.load(run / "target.pt", weights_only=True)
@@ -250,6 +261,7 @@ class DraftTrainer:
         self.pool = ThreadPoolExecutor(workers, initializer=prepare)
         self._compiled: set[int] = set()
         reference = build_reference(settings.seed)
+        self.target = target_digest(run)
         load_target(reference, run)
         begin_from_target(reference)
         self.module = reference.draft
@@ -339,6 +351,7 @@ class DraftTrainer:
         torch.save(
             {
                 "settings": asdict(self.settings),
+                "target": self.target,
                 "step": self.step_number,
                 "optimiser": self.optimiser.state(),
                 "buffers": dict(self.module.named_buffers()),
@@ -353,6 +366,8 @@ class DraftTrainer:
         state = torch.load(path, weights_only=True)
         if state["settings"] != asdict(self.settings):
             raise SystemExit(f"{path} was made with {state['settings']}; remove it to begin again")
+        if state["target"] != self.target:
+            raise SystemExit(f"{path} is of another target.pt; remove it to begin again")
         self.optimiser.restore(state["optimiser"])
         self.step_number = state["step"]
         return float(state["seconds"])
@@ -377,9 +392,12 @@ def main() -> None:
             report = trainer.step()
             number, seconds = trainer.step_number, before + time.process_time() - started
             if number % REPORT_STEPS == 0 or number < 5:
+                if not math.isfinite(report["norm"]):
+                    raise SystemExit(f"step {number}: the gradient is not finite; lower the rates")
                 shown = {name: round(value, 4) for name, value in report.items()}
-                lines.write(json.dumps({"step": number, "seconds": round(seconds), **shown}) + "\n")
-                lines.flush()
+                line = json.dumps({"step": number, "seconds": round(seconds), **shown})
+                print(line, flush=True)
+                print(line, file=lines, flush=True)
             if time.monotonic() - saved > SAVE_SECONDS or number == settings.steps:
                 trainer.save(path, seconds)
                 saved = time.monotonic()

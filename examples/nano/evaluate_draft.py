@@ -1,16 +1,15 @@
 """Measure the draft: `python -m examples.nano.evaluate_draft RUN CHECKPOINT [--prompts N]`.
 
 CHECKPOINT is what `examples.nano.convert` wrote of RUN. The engine (INFER, FP4 cache) answers
-held-out prompts greedily; then the draft is replayed along those outputs, as greedy speculative
-decoding would use it: a round drafts five tokens, keeps those that are what the model wrote, and
-the model gives one more. Prints one JSON object, of all rounds and, by task, of those of a task:
+held-out prompts greedily; then the draft is replayed along those outputs in float32, as greedy
+speculative decoding would use it: a round drafts five tokens, keeps those that are what the model
+wrote, and the model gives one more. Prints one JSON object, of all rounds and, in `parts`, of those
+of each task, within and beyond the window (by the first value that is asked for):
 
-* tokens_per_round: tokens that a round adds: drafts kept and the model's own. This is what engines
-  report as mean acceptance length;
-* accepted: drafts kept alone;
+* accepted: drafts kept; acceptance_length: these and the model's own token, as engines report it;
+* tokens_per_round: tokens that a round adds to an output, whose end may leave no room for either;
 * by_slot: share of slots that are right, of those that were reached;
-* endless: drafts that a round would keep in outputs without an end, from by_slot: the last round of
-  an answer of a few words has no room for five;
+* accepted_without_end: drafts that a round would keep if outputs did not end, from by_slot;
 * calibration_error: expected calibration error of the confidences of the slots that were reached,
   in ten bins of equal width.
 """
@@ -30,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deepinfer import LLM, SamplingParams
+from deepinfer.backend.registry import REFERENCE
 from examples.nano import data
 from examples.nano.batches import Batch, Batches
 from examples.nano.convert import load
@@ -43,8 +43,8 @@ LONGEST_PROMPT = 440
 BINS = 10
 
 
-def prompts(count: int) -> list[tuple[str, str]]:
-    """Task and beginning of held-out documents, up to where the model is to write."""
+def prompts(count: int, window: int) -> list[tuple[str, str]]:
+    """Part and beginning of held-out documents, up to where the model is to write."""
     found: list[tuple[str, str]] = []
     for document in data.documents(SEED, "heldout"):
         if len(found) == count:
@@ -54,7 +54,9 @@ def prompts(count: int) -> list[tuple[str, str]]:
         first = document.answer_spans[0][0]
         end = document.text.rfind(data.ASSISTANT, 0, first)
         end = end + len(data.ASSISTANT) if end >= 0 else first
-        found.append((document.task, document.text[:end]))
+        beyond = document.distances[0] > window
+        part = document.task + (", beyond the window" if beyond else "")
+        found.append((part, document.text[:end]))
     return found
 
 
@@ -108,11 +110,13 @@ def summary(rounds: list[dict[str, Any]], size: int) -> dict[str, Any]:
     for slot in range(size):
         reached = [one["right"][slot] for one in rounds if len(one["right"]) > slot]
         by_slot.append(sum(reached) / max(1, len(reached)))
+    accepted = sum(one["accepted"] for one in rounds) / len(rounds)
     return {
         "rounds": len(rounds),
+        "accepted": round(accepted, 3),
+        "acceptance_length": round(1 + accepted, 3),
         "tokens_per_round": round(sum(one["added"] for one in rounds) / len(rounds), 3),
-        "accepted": round(sum(one["accepted"] for one in rounds) / len(rounds), 3),
-        "endless": round(sum(itertools.accumulate(by_slot, operator.mul)), 3),
+        "accepted_without_end": round(sum(itertools.accumulate(by_slot, operator.mul)), 3),
         "by_slot": [round(share, 4) for share in by_slot],
         "calibration_error": round(error, 4),
     }
@@ -123,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--prompts", type=int, default=300)
     options = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # every output has a length of its own
@@ -131,17 +135,17 @@ def main() -> None:
     load(reference, options.run)
     draft, network = Draft(reference), Network(reference.target, reference.config)
     tokenizer = Batches(0, 512).tokenizer
-    asked = prompts(options.prompts)
+    asked = prompts(options.prompts, network.window)
     inputs = [tokenizer.encode(text).ids for _, text in asked]
-    with LLM(str(options.checkpoint), max_model_len=512) as llm:
+    with LLM(str(options.checkpoint), accelerator=REFERENCE, max_model_len=512) as llm:
         outputs = llm.generate(inputs, SamplingParams(temperature=0, max_tokens=MAX_TOKENS))
     rounds: dict[str, list[dict[str, Any]]] = {}
     with torch.no_grad():
-        for (task, _), prompt, output in zip(asked, inputs, outputs, strict=True):
+        for (part, _), prompt, output in zip(asked, inputs, outputs, strict=True):
             ids = torch.tensor([*prompt, *output.token_ids])
-            rounds.setdefault(task, []).extend(replay(draft, network, ids, len(prompt)))
+            rounds.setdefault(part, []).extend(replay(draft, network, ids, len(prompt)))
     found = summary([one for group in rounds.values() for one in group], draft.size)
-    found["by_task"] = {task: summary(group, draft.size) for task, group in rounds.items()}
+    found["parts"] = {part: summary(rounds[part], draft.size) for part in sorted(rounds)}
     print(json.dumps(found, indent=1))
 
 

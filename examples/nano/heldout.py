@@ -1,7 +1,8 @@
 """Make the held-out items of `deepinfer eval nano`: `python -m examples.nano.heldout [--check]`.
 
 One JSON object a line, in `deepinfer/data/nano_eval.jsonl`; run it from the root of the source
-tree. Recall and story have as many items in every class of distances; texts are whole documents.
+tree. Recall and story have as many items in every class of distances, no sum is asked twice, in
+neither order; texts are whole documents.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ def items() -> Iterator[dict[str, Any]]:
     wanted: Counter[tuple[str, int]] = Counter({(task, 0): n for task, n in OTHERS.items()})
     wanted += Counter({("recall", bound): PER_CLASS for bound in CLASSES})
     wanted += Counter({("story", bound): PER_CLASS for bound in CLASSES if bound > CLASSES[0]})
+    sums: set[frozenset[str]] = set()
     for number, document in enumerate(documents(SEED, "heldout")):
         item = _question(document, number % len(document.answer_spans))
+        if item["task"] == "arithmetic":
+            terms = frozenset(item["answer"].split(" = ")[0].split(" + "))
+            if terms in sums:
+                continue
+            sums.add(terms)
         group = item["task"], distance_class(item["distance"])
         group = (item["task"], 0) if item["task"] in OTHERS else group
         if wanted[group]:
@@ -43,9 +50,10 @@ def items() -> Iterator[dict[str, Any]]:
 
 
 def _question(document: Document, number: int) -> dict[str, Any]:
-    """One question of a document: a chat is cut where the answer begins and must end."""
+    """One question of a document: a chat is cut where the answer begins and must end. The distance
+    of a record is the largest of its fields."""
     first, last = document.answer_spans[number]
-    distance = document.distances[number]
+    distance = document.distance if document.task == "json" else document.distances[number]
     text = document.text
     ends = document.task != "recall"
     if ends:

@@ -201,7 +201,7 @@ class Trainer:
             logits = self.network.logits(self.network.hidden(batch.ids, todo))
             right = logits[:, :-1].argmax(-1) == batch.ids[:, 1:]
             for row, start, end, distance in spans(batch):
-                name = "sums" if distance == 0 else "near" if distance < window else "far"
+                name = "sums" if distance == 0 else "near" if distance <= window else "far"
                 counts[name].append(bool(right[row, start - 1 : end - 1].all()))
         return {name: sum(values) / max(1, len(values)) for name, values in counts.items()}
 
@@ -258,8 +258,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--workers", type=int, default=HALVES, choices=(1, HALVES))
-    parser.add_argument("--muon", type=float, default=Settings.muon)
-    parser.add_argument("--adam", type=float, default=Settings.adam)
+    parser.add_argument("--muon", type=float, default=Settings.muon, help="its learning rate")
+    parser.add_argument("--adam", type=float, default=Settings.adam, help="AdamW's learning rate")
     options = parser.parse_args()
     torch.set_num_threads(1)  # of each worker
     options.out.mkdir(parents=True, exist_ok=True)
@@ -281,8 +281,9 @@ def main() -> None:
                 if not math.isfinite(report["norm"]):
                     raise SystemExit(f"step {number}: the gradient is not finite; lower the rates")
                 shown = {name: round(value, 4) for name, value in report.items()}
-                lines.write(json.dumps({"step": number, "seconds": round(seconds), **shown}) + "\n")
-                lines.flush()
+                line = json.dumps({"step": number, "seconds": round(seconds), **shown})
+                print(line, flush=True)
+                print(line, file=lines, flush=True)
             if time.monotonic() - saved > SAVE_SECONDS or number == settings.steps:
                 trainer.save(path, seconds)
                 saved = time.monotonic()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from deepinfer import evaluate as evaluation
 from deepinfer.cli import evaluate as command
 from deepinfer.evaluate import Question, Text
 from tests.cli.conftest import Launch
@@ -75,9 +74,21 @@ def test_wrong_flags_end_with_status_2(
     done = launch("eval", "nano", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+    assert "--allow-null" not in done.stderr  # which it does not have
 
 
-def test_a_name_is_needed(launch: Launch) -> None:
-    done = launch("eval", "--help")
-    assert "nano" in done.stdout and done.returncode == 0
-    assert evaluation.CLASSES == (16, 32, 64, 128, 256, 512)
+@pytest.mark.parametrize(
+    ("arguments", "said"), [((), "nano"), (("micro",), "No such command 'micro'")]
+)
+def test_a_name_that_exists_is_needed(
+    launch: Launch, arguments: tuple[str, ...], said: str
+) -> None:
+    done = launch("eval", *arguments)
+    assert done.returncode == 2 and said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_model_is_none(launch: Launch) -> None:
+    done = launch("eval", "nano", "--model", "", "--accelerator", "reference")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "'': no such directory" in done.stderr

@@ -234,3 +234,15 @@ def test_the_trained_checkpoint_says_what_on() -> None:
 def test_other_statements_say_nothing(tmp_path: Path, said: str) -> None:
     (tmp_path / "about.json").write_text(said, encoding="utf-8")
     assert about(tmp_path) == About()
+
+
+def test_a_statement_that_is_no_small_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "about.json")  # which would be waited for
+    assert about(tmp_path) == About()
+    (tmp_path / "about.json").unlink()
+    said = '{"weights": "random"}'
+    (tmp_path / "about.json").write_text(said + " " * (2**16 - len(said)))
+    assert about(tmp_path) == About(is_random=True)
+    with (tmp_path / "about.json").open("a") as file:
+        file.write(" ")
+    assert about(tmp_path) == About()

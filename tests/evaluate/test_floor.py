@@ -5,15 +5,17 @@ from __future__ import annotations
 from deepinfer.backend.registry import REFERENCE
 from deepinfer.data import nano_checkpoint
 from deepinfer.engine.llm import LLM
-from deepinfer.evaluate import evaluate, heldout
+from deepinfer.evaluate import Evaluation, evaluate, heldout
+from deepinfer.evaluate.report import ALL, BEYOND, WITHIN
 
-FLOOR = 0.9
-"""Share of right answers below which something is broken; every one was right when recorded."""
-PERPLEXITY = 4.0
-"""Above that it is broken too; 2.66 was recorded over all texts."""
+FLOOR = 0.8
+"""Share of right answers of a task, within or beyond the window, below which something is broken;
+every one was right when recorded."""
+PERPLEXITY = 2.3
+"""Of the first two texts: 2.08 was recorded."""
 
 
-def test_recall_questions_and_records_stay_above_the_floor() -> None:
+def test_every_task_stays_above_the_floor() -> None:
     questions, texts = heldout(2)
     asked = [one for one in questions if one.task != "arithmetic"]
     options = {"max_model_len": 512, "max_num_seqs": 16}
@@ -21,10 +23,14 @@ def test_recall_questions_and_records_stay_above_the_floor() -> None:
         assert llm.engine.numerics.value == "infer"
         evaluation = evaluate(llm, asked, texts)
     assert evaluation.errors == []
-    assert len(evaluation.answers) == 28
-    right = sum(answer.correct for answer in evaluation.answers) / len(evaluation.answers)
-    assert right >= FLOOR, [
-        (a.question.group, a.question.answer, a.text) for a in evaluation.answers
-    ]
+    groups = [(task, part) for task in ("recall", "story") for part in (WITHIN, BEYOND)]
+    for task, part in [*groups, ("json", ALL)]:
+        score = evaluation.score(task, part)
+        assert score.count >= 4 and score.accuracy >= FLOOR, (score, wrong(evaluation))
     assert evaluation.perplexity is not None and evaluation.perplexity < PERPLEXITY
     assert evaluation.json_validity == 1.0
+
+
+def wrong(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Answers that were to be given, and those that were."""
+    return [(one.question.answer, one.text) for one in evaluation.answers if not one.correct]

@@ -23,6 +23,14 @@ def test_every_class_of_distance_has_questions() -> None:
     assert {counts["recall", bound] for bound in CLASSES} == {24}
     assert {counts["story", bound] for bound in CLASSES[1:]} == {24}
     assert counts["arithmetic", 0] == 40 and len(texts) == 32
+    assert sum(count for (task, _), count in counts.items() if task == "json") == 40
+
+
+def test_no_question_and_no_sum_is_asked_twice() -> None:
+    questions, _ = heldout()
+    assert len({question.prompt for question in questions}) == len(questions)
+    sums = [q.answer.split(" = ")[0] for q in questions if q.task == "arithmetic"]
+    assert len({frozenset(terms.split(" + ")) for terms in sums}) == 40
 
 
 def test_the_limit_holds_for_each_kind() -> None:

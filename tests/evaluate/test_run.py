@@ -157,9 +157,9 @@ def test_an_infinite_perplexity_is_a_word_in_json(scripted: Any) -> None:
 def test_the_table_has_every_score(scripted: Any) -> None:
     stream = StringIO()
     evaluation = evaluate(scripted, QUESTIONS, TEXTS)
-    Console(file=stream, width=100).print(render(evaluation, "the title"))
+    Console(file=stream, width=100).print(render(evaluation, "the [/title] :smile:"))
     shown = " ".join(stream.getvalue().split())
-    assert "the title" in shown and "recall beyond window 1 2 50.0%" in shown
+    assert "the [/title] :smile:" in shown and "recall beyond window 1 2 50.0%" in shown
     assert "window: 16 tokens" in shown and "perplexity of answers: " in shown
     assert "valid JSON: 100.0%" in shown
     assert "failed requests: 1, first: the step failed" in shown

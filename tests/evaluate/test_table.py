@@ -17,10 +17,13 @@ def test_a_row_of_the_options_page(tmp_path: Path) -> None:
     near, far = (Question("recall", distance, "p", "a", False) for distance in (64, 65))
     evaluation = Evaluation(64, [Answer(near, "a", True), Answer(far, "b", False)], [-1.0])
     document = evaluation.to_dict({"numerics": "ref", "options": {"cache_dtype": "bf16"}})
-    file = tmp_path / "one.json"
-    file.write_text(json.dumps(document))
-    done = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    one.write_text(json.dumps(document))
+    document["answers"][1]["text"] = "c"
+    other.write_text(json.dumps(document))
+    done = subprocess.run([sys.executable, SCRIPT, one, other], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    *_, row = done.stdout.splitlines()
+    *_, row, another = done.stdout.splitlines()
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells == ["ref", "bf16", "1 of 1", "0 of 1", *[""] * 5, "2.71828", ""]
+    assert cells == ["ref", "bf16", "1 of 1", "0 of 1", *[""] * 5, "2.7183", "", "0"]
+    assert another.rstrip("| ").endswith("| 1")

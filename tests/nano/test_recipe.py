@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind, Part
 from deepinfer.config import ModelConfig
+from deepinfer.data import nano_checkpoint
 from deepinfer.formats import Scheme, round_trip
 from examples.nano.batches import Batches, Mixture
-from examples.nano.config import published_configuration
+from examples.nano.config import HERE, published_configuration
 from examples.nano.convert import decoded, encode
+from examples.nano.draft import Settings as DraftSettings
 from examples.nano.evaluate_draft import summary
 from examples.nano.indexer import Aligned, alignment_loss, candidate_blocks, coverage
 from examples.nano.optimiser import orthogonalised
 from examples.nano.quantisation import kind_of, stored_value
 from examples.nano.rounding import cached
+from examples.nano.train import Settings
 
 
 @pytest.mark.parametrize("scheme", list(Scheme))
@@ -39,6 +44,17 @@ def test_the_configuration_is_valid_and_within_every_release_limit() -> None:
     from deepinfer.config.limits import model_limits
 
     assert model_limits(config) == []
+
+
+def test_the_checkpoint_of_the_package_is_of_this_recipe() -> None:
+    directory = nano_checkpoint()
+    assert json.loads((directory / "config.json").read_text()) == published_configuration()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (directory / name).read_bytes() == (HERE / name).read_bytes()
+    training = json.loads((directory / "about.json").read_text())["training"]
+    assert training["target"]["steps_done"] == Settings.steps
+    assert training["draft"]["steps_done"] == DraftSettings.steps
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 25_000_000
 
 
 def test_a_batch_is_a_function_of_seed_and_step() -> None:
@@ -126,7 +142,8 @@ def test_summary_of_rounds_counts_only_slots_that_were_reached() -> None:
         {"accepted": 1, "added": 1, "right": [True], "confidence": [0.9] * 5},  # cut by the end
     ]
     found = summary(rounds, 5)
-    assert found["accepted"] == 1.0 and found["tokens_per_round"] == pytest.approx(5 / 3, abs=1e-3)
+    assert (found["accepted"], found["acceptance_length"]) == (1.0, 2.0)
+    assert found["tokens_per_round"] == pytest.approx(5 / 3, abs=1e-3)
     assert found["by_slot"] == [pytest.approx(2 / 3, abs=1e-4), 1.0, 0.0, 0, 0]
-    assert found["endless"] == pytest.approx(4 / 3, abs=1e-3)
+    assert found["accepted_without_end"] == pytest.approx(4 / 3, abs=1e-3)
     assert found["calibration_error"] == pytest.approx((abs(3.6 - 3) + 0.2) / 5)
