@@ -54,7 +54,7 @@ def open_llm(
         if known.is_random:
             note("this checkpoint has random weights: the text below is meaningless")
         elif known.text:
-            note(f"this checkpoint was trained, so it says, on nothing but {known.text!r}")
+            note(f"by its own account this checkpoint was trained on {known.text!r} alone")
         with LLM.of(engine) as llm:
             yield llm
 

@@ -115,7 +115,7 @@ def test_an_input_that_does_not_come_keeps_nobody(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with open(writing, "wb"), open(reading, "rb") as pipe:
         with started(tmp_path, *command, stdin=pipe) as process:
-            wait_for(process, "on nothing but")
+            wait_for(process, "was trained on")
             process.terminate()
             _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors.decode()
