@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from examples.nano.convert import nemo_value
 pytest.importorskip("nemo_automodel")
 pytestmark = pytest.mark.filterwarnings("default")
 
-from examples.nano import draft  # noqa: E402
+from examples.nano import convert, draft  # noqa: E402
 from examples.nano.draft import Draft, look  # noqa: E402
 from examples.nano.network import Network, Pass  # noqa: E402
 from examples.nano.reference import Reference, build_reference  # noqa: E402
@@ -145,3 +148,30 @@ def test_the_indexer_moves_by_alignment_alone(align_from: float, moves: bool) ->
     assert len(before) > 5
     for name, master in before.items():
         assert torch.equal(masters[name], master) != moves, name
+
+
+def test_a_run_is_converted_and_agrees_with_nemo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    run.mkdir()
+    trainer = Trainer(Settings(steps=1, tokens=256), workers=1)
+    trainer.save(run / "target.pt", 0.0)
+    stages = draft.DraftTrainer(draft.Settings(steps=1, tokens=1024, anchors=16), run, workers=1)
+    stages.step()
+    stages.save(run / "draft.pt", 0.0)
+    monkeypatch.setattr("sys.argv", ["convert", str(run), str(out), "--verify"])
+    assert convert.main() == 0
+    assert "draft" in json.loads((out / "about.json").read_text())["training"]
+
+    def wrong(name: str, tensors: dict[str, Any]) -> Any:
+        swapped = re.sub(r"\.w([13])\.", lambda found: f".w{4 - int(found[1])}.", name)
+        return nemo_value(swapped, tensors)
+
+    monkeypatch.setattr(convert, "nemo_value", wrong)
+    assert convert.main() == 1
+
+    trainer.step()
+    trainer.save(run / "target.pt", 0.0)
+    with pytest.raises(SystemExit, match="is of another target"):
+        convert.main()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind, Part
 from deepinfer.config import ModelConfig
 from deepinfer.data import nano_checkpoint
 from deepinfer.formats import Scheme, round_trip
+from examples.nano import evaluate_draft
 from examples.nano.batches import Batches, Mixture
 from examples.nano.config import HERE, published_configuration
 from examples.nano.convert import decoded, encode
@@ -147,3 +150,30 @@ def test_summary_of_rounds_counts_only_slots_that_were_reached() -> None:
     assert found["by_slot"] == [pytest.approx(2 / 3, abs=1e-4), 1.0, 0.0, 0, 0]
     assert found["accepted_without_end"] == pytest.approx(4 / 3, abs=1e-3)
     assert found["calibration_error"] == pytest.approx((abs(3.6 - 3) + 0.2) / 5)
+
+
+@pytest.mark.parametrize("wrong", range(6))
+def test_rounds_follow_the_output_to_its_end(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+    """Every draft is right but those of slot `wrong`; the model wrote tokens 3 to 12."""
+    ids, size = torch.arange(100, 113), 5
+    padded = torch.cat((ids, torch.zeros(64, dtype=torch.long)))
+
+    def choose(anchor: Tensor, golden: Tensor) -> tuple[Tensor, Tensor]:
+        assert torch.equal(golden, ids[anchor])
+        tokens = padded[anchor + 1 + torch.arange(size)]
+        tokens = torch.where(torch.arange(size) == wrong, -1, tokens)
+        return tokens.unsqueeze(0), torch.full((1, size), 0.5)
+
+    draft = SimpleNamespace(
+        size=size,
+        project=lambda features: features,
+        forward=lambda context, segments, rows, anchors, golden: anchors,
+        choose=choose,
+    )
+    network = SimpleNamespace(window=8)
+    monkeypatch.setattr(evaluate_draft, "look", lambda *_: SimpleNamespace(features=None))
+    rounds = evaluate_draft.replay(draft, network, ids, 3)  # type: ignore[arg-type]
+    assert sum(one["added"] for one in rounds) == 9
+    whole, last = divmod(9, wrong + 1)
+    assert [one["accepted"] for one in rounds] == [wrong] * whole + [last] * (last > 0)
+    assert all(len(one["right"]) <= size and False not in one["right"][:-1] for one in rounds)
