@@ -46,6 +46,14 @@ def test_random_weights_are_said(launch: Launch) -> None:
     assert "was trained on" not in done.stderr
 
 
+def test_control_characters_of_names_do_not_reach_the_terminal(
+    launch: Launch, tmp_path: Path
+) -> None:
+    model = copytree(bundled_checkpoint(), tmp_path / "a\x1b[31mb")
+    done = launch("run", "x", "--model", str(model), "--max_tokens", "1", **REFERENCE)
+    assert done.returncode == 0 and "a\\x1b[31mb" in done.stderr and "\x1b" not in done.stderr
+
+
 def test_prompts_from_arguments_stdin_and_a_file(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
