@@ -187,7 +187,7 @@ def _checked(command: Callable[[], int | None]) -> int:
     try:
         return command() or 0
     except DeepInferError as error:
-        _say(f"error: {_printable(str(error))}")
+        _say(f"error: {printable(str(error))}")
         return error.exit_code
     except ModuleNotFoundError as error:
         return _missing_dependency(error)
@@ -234,7 +234,7 @@ def _json_line(text: str, level: str, **fields: str) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """`text` with other control characters than line breaks escaped: it may quote a file."""
     return "".join(
         character
@@ -259,7 +259,7 @@ def _plain_warnings() -> Iterator[None]:
         if not Path(filename).is_relative_to(HERE / CONTESTED):
             text = usual(message, category, filename, lineno, line)
             return _json_line(text.strip(), "warning") if _in_json() else text
-        text = _printable(str(message))
+        text = printable(str(message))
         return _json_line(text, "warning") if _in_json() else f"warning: {text}\n"
 
     warnings.formatwarning = plain

@@ -16,7 +16,7 @@ from deepinfer.cli.notes import in_json
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
 from deepinfer.config.machine import commit
-from deepinfer.engine.llm import LLM, default_checkpoint
+from deepinfer.engine.llm import LLM
 from deepinfer.evaluate import evaluate, heldout, render
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -60,17 +60,17 @@ def nano(
     questions, texts = heldout(limit)
     options = given.options()
     selected = choose(accelerator, mode)
-    model = str(default_checkpoint()) if model is None else model
     with open_llm(model, revision, selected, options, allow_null=None, progress=progress) as llm:
         evaluation = evaluate(llm, questions, texts, progress=progress and not in_json())
-        settings = _settings(llm, selected, model, limit)
+        named = str(llm.engine.checkpoint.directory) if model is None else model
+        settings = _settings(llm, selected, named, limit)
         note_summary(llm)
     if json:
         print(json_module.dumps(evaluation.to_dict(settings), indent=1))
     else:
         from rich.console import Console
 
-        Console().print(render(evaluation, f"deepinfer eval nano: {model}"))
+        Console().print(render(evaluation, f"deepinfer eval nano: {named}"))
     raise typer.Exit(1 if evaluation.errors else 0)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from deepinfer.config import environment
 from deepinfer.errors import DeepInferError
+from deepinfer_launcher import printable
 
 
 def in_json() -> bool:
@@ -25,14 +26,6 @@ def note(text: str, level: str = "info") -> None:
         record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
         text = json.dumps(record, ensure_ascii=False)
     print(text, file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    """Control characters, which a name of a file may have, escaped."""
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text
-    )
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def _item(values: dict[str, Any]) -> Question | Text:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text of ours, special tokens by name.
+    """Ids of a text of ours, special tokens by name: the ends of a sentence are the checkpoint's,
+    however it spells them, and what it lacks is an error, not text.
 
     Errors: TokenizerError where the checkpoint has no such token.
     """

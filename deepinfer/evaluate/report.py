@@ -109,6 +109,7 @@ class Evaluation:
             ],
             "perplexity": _short(self.perplexity),
             "perplexity_tokens": len(self.text_logprobs),
+            "text_logprobs": [_short(value) for value in self.text_logprobs],
             "answer_perplexity": _short(self.answer_perplexity),
             "answer_perplexity_tokens": len(self.answer_logprobs),
             "json_validity": _short(self.json_validity),
@@ -144,6 +145,6 @@ def _score(task: str, label: str, answers: list[Answer]) -> Score:
 
 def _short(value: float | None) -> float | str | None:
     """Six digits; JSON has no infinity, so that is a text."""
-    if value is None or value != float("inf"):
+    if value is None or abs(value) != float("inf"):
         return None if value is None else float(f"{value:.6g}")
-    return "infinite"
+    return "infinite" if value > 0 else "-infinite"

@@ -14,12 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import math
-import os
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,16 +25,12 @@ from torch.nn import functional as F
 from deepinfer.formats import Scheme
 from examples.nano import hyper
 from examples.nano.batches import Batch, Batches, Mixture
-from examples.nano.compilation import prepare
 from examples.nano.network import Network, Pass, Rotation, experts, norm, rotation_of
-from examples.nano.optimiser import Optimiser
 from examples.nano.quantisation import load_masters, stored_value
 from examples.nano.reference import Reference, build_reference
 from examples.nano.rounding import cached
+from examples.nano.training import HALVES, Half, Training, mean_report
 
-HALVES = 2
-SAVE_SECONDS = 300
-REPORT_STEPS = 25
 STARTED_FROM = (0, 5, 6)
 """The layer of the language model that each stage begins as."""
 
@@ -253,25 +244,17 @@ def begin_from_target(reference: Reference) -> None:
     reference.draft.mtp[-1].norm.weight.copy_(reference.target.model.norm.weight)
 
 
-class DraftTrainer:
-    """The state of a training of the draft and one step of it."""
+class DraftTrainer(Training):
+    """The training of the draft on the language model in RUN/target.pt."""
 
     def __init__(self, settings: Settings, run: Path, workers: int = HALVES) -> None:
-        self.settings = settings
-        self.pool = ThreadPoolExecutor(workers, initializer=prepare)
-        self._compiled: set[int] = set()
         reference = build_reference(settings.seed)
-        self.target = target_digest(run)
         load_target(reference, run)
         begin_from_target(reference)
-        self.module = reference.draft
+        super().__init__(settings, reference.draft, workers, target=target_digest(run))
         self.network = Network(reference.target, reference.config)
         self.draft = Draft(reference)
-        self.optimiser = Optimiser(
-            self.module.named_parameters(), settings.muon, settings.adam, settings.decay
-        )
         self.batches = Batches(settings.seed + 77, settings.tokens)
-        self.step_number = 0
 
     def step(self) -> dict[str, float]:
         """One step, over two halves of a batch; returns what happened."""
@@ -282,21 +265,15 @@ class DraftTrainer:
         load_masters(self.optimiser, stored=step >= settings.stored_from * settings.steps)
         parameters = list(self.optimiser.parameters.values())
 
-        def compute(number: int) -> tuple[tuple[Tensor | None, ...], dict[str, float]]:
-            half = Batch(*(x[number * rows : (number + 1) * rows] for x in batch))
+        def half(number: int) -> Half:
+            own = Batch(*(x[number * rows : (number + 1) * rows] for x in batch))
             seed = (settings.seed * 1_000_003 + step) * HALVES + number
             generator = torch.Generator().manual_seed(seed)
-            loss, report = self._loss(half, look(self.network, half), generator)
-            return torch.autograd.grad(loss / HALVES, parameters, allow_unused=True), report
+            loss, report = self._loss(own, look(self.network, own), generator)
+            gradients = torch.autograd.grad(loss / HALVES, parameters, allow_unused=True)
+            return Half(gradients, report, [])
 
-        length = batch.ids.shape[1]
-        concurrent = length in self._compiled  # compilation is not made for threads
-        self._compiled.add(length)
-        results = list((self.pool.map if concurrent else map)(compute, range(HALVES)))
-        for parameter, *parts in zip(parameters, *(found for found, _ in results), strict=True):
-            given = [part for part in parts if part is not None]
-            parameter.grad = sum(given[1:], given[0]) if given else None
-        report = {name: sum(half[name] for _, half in results) / HALVES for name in results[0][1]}
+        report = mean_report(self.compute(half, batch.ids.shape[1]))
         left = 1 - step / settings.steps
         report["norm"] = self.optimiser.step(max(0.02, min(1.0, (step + 1) / 50, 2 * left)))
         self.step_number += 1
@@ -345,33 +322,6 @@ class DraftTrainer:
             "run": float(hits.mean()),
         }
 
-    def save(self, path: Path, seconds: float) -> None:
-        """Write everything to continue from."""
-        temporary = path.with_suffix(".new")
-        torch.save(
-            {
-                "settings": asdict(self.settings),
-                "target": self.target,
-                "step": self.step_number,
-                "optimiser": self.optimiser.state(),
-                "buffers": dict(self.module.named_buffers()),
-                "seconds": seconds,
-            },
-            temporary,
-        )
-        os.replace(temporary, path)
-
-    def restore(self, path: Path) -> float:
-        """Continue from a file; returns the processor seconds it took."""
-        state = torch.load(path, weights_only=True)
-        if state["settings"] != asdict(self.settings):
-            raise SystemExit(f"{path} was made with {state['settings']}; remove it to begin again")
-        if state["target"] != self.target:
-            raise SystemExit(f"{path} is of another target.pt; remove it to begin again")
-        self.optimiser.restore(state["optimiser"])
-        self.step_number = state["step"]
-        return float(state["seconds"])
-
 
 def main() -> None:
     """Train the draft from the command line."""
@@ -380,27 +330,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument("--workers", type=int, default=HALVES, choices=(1, HALVES))
     options = parser.parse_args()
-    torch.set_num_threads(1)  # of each worker
-    prepare()
     settings = Settings(steps=options.steps)
-    trainer = DraftTrainer(settings, options.run, options.workers)
-    path = options.run / "draft.pt"
-    before = trainer.restore(path) if path.exists() else 0.0
-    saved, started = time.monotonic(), time.process_time()
-    with (options.run / "draft.log").open("a") as lines:
-        while trainer.step_number < settings.steps:
-            report = trainer.step()
-            number, seconds = trainer.step_number, before + time.process_time() - started
-            if number % REPORT_STEPS == 0 or number < 5:
-                if not math.isfinite(report["norm"]):
-                    raise SystemExit(f"step {number}: the gradient is not finite; lower the rates")
-                shown = {name: round(value, 4) for name, value in report.items()}
-                line = json.dumps({"step": number, "seconds": round(seconds), **shown})
-                print(line, flush=True)
-                print(line, file=lines, flush=True)
-            if time.monotonic() - saved > SAVE_SECONDS or number == settings.steps:
-                trainer.save(path, seconds)
-                saved = time.monotonic()
+    DraftTrainer(settings, options.run, options.workers).run(options.run / "draft.pt")
 
 
 if __name__ == "__main__":

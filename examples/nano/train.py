@@ -9,14 +9,8 @@ line per report. The draft module is trained after it, by `examples.nano.draft`.
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import os
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,15 +18,11 @@ from torch.nn import functional as F
 
 from examples.nano import indexer
 from examples.nano.batches import Batch, Batches, Mixture
-from examples.nano.compilation import prepare
 from examples.nano.network import Network, Pass
-from examples.nano.optimiser import Optimiser
 from examples.nano.quantisation import load_masters
 from examples.nano.reference import build_reference
+from examples.nano.training import HALVES, Half, Training, mean_report
 
-HALVES = 2
-SAVE_SECONDS = 300
-REPORT_STEPS = 25
 EVALUATE_STEPS = 250
 
 
@@ -75,32 +65,17 @@ def rate(settings: Settings, step: int) -> float:
     return max(0.02, min(1.0, up, down))
 
 
-class Half(NamedTuple):
-    """gradients: one per parameter. loads: tokens per expert of each layer."""
-
-    gradients: tuple[Tensor | None, ...]
-    loads: list[Tensor]
-    report: dict[str, float]
-
-
-class Trainer:
-    """The state of a training and one step of it."""
+class Trainer(Training):
+    """The training of the language model."""
 
     def __init__(self, settings: Settings, workers: int = HALVES) -> None:
-        self.settings = settings
-        prepare()
-        self.pool = ThreadPoolExecutor(workers, initializer=prepare)
-        self._compiled: set[Any] = set()
         reference = build_reference(settings.seed)
-        self.target, self.config = reference.target, reference.config
-        for parameter in self.target.parameters():
+        for parameter in reference.target.parameters():
             parameter.requires_grad_(True)  # NeMo freezes its indexer
-        self.network = Network(self.target, self.config)
-        self.optimiser = Optimiser(
-            self.target.named_parameters(), settings.muon, settings.adam, settings.decay
-        )
+        super().__init__(settings, reference.target, workers)
+        self.config = reference.config
+        self.network = Network(reference.target, self.config)
         self.batches = Batches(settings.seed, settings.tokens)
-        self.step_number = 0
 
     def step(self) -> dict[str, float]:
         """One step; returns what happened."""
@@ -116,28 +91,18 @@ class Trainer:
         load_masters(self.optimiser, stored=done >= settings.stored_from)
         total = float(self._weights(batch)[chosen].sum())
         rows = batch.ids.shape[0] // HALVES
-        halves = [
-            (Batch(*(x[i * rows : (i + 1) * rows] for x in batch)), chosen[i * rows :][:rows])
-            for i in range(HALVES)
-        ]
 
-        def compute(half: tuple[Batch, Tensor]) -> Half:
-            todo = Pass(half[0].segments, sparse=done >= settings.sparse_from, align=align)
-            return self._half(*half, todo, total)
+        def half(number: int) -> Half:
+            part = slice(number * rows, (number + 1) * rows)
+            own = Batch(*(x[part] for x in batch))
+            todo = Pass(own.segments, sparse=done >= settings.sparse_from, align=align)
+            return self._half(own, chosen[part], todo, total)
 
         shape = (tuple(batch.ids.shape), align is None, done >= settings.sparse_from)
-        concurrent = shape in self._compiled  # compilation is not made for threads
-        self._compiled.add(shape)
-        results = list((self.pool.map if concurrent else map)(compute, halves))
-        for i, parameter in enumerate(self.optimiser.parameters.values()):
-            parts = [half.gradients[i] for half in results]
-            found = [part for part in parts if part is not None]
-            parameter.grad = sum(found[1:], found[0]) if found else None
-        report = {
-            name: sum(half.report[name] for half in results) / HALVES for name in results[0].report
-        }
+        halves = self.compute(half, shape)
+        report = mean_report(halves)
         report["norm"] = self.optimiser.step(rate(settings, step))
-        self._balance([sum(loads) for loads in zip(*(half.loads for half in results), strict=True)])
+        self._balance([sum(loads) for loads in zip(*(one.loads for one in halves), strict=True)])
         self.step_number += 1
         return report
 
@@ -176,7 +141,7 @@ class Trainer:
             loss = loss + alignment / HALVES
         parameters = list(self.optimiser.parameters.values())
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        return Half(gradients, todo.loads, report)
+        return Half(gradients, report, todo.loads)
 
     @torch.no_grad()
     def _balance(self, loads: list[Tensor]) -> None:
@@ -186,6 +151,12 @@ class Trainer:
             difference = load.float().mean() - load.float()
             gate.e_score_correction_bias.add_(difference.sign(), alpha=self.settings.balance)
             gate.bias_vl.copy_(gate.e_score_correction_bias)
+
+    def evaluation(self) -> dict[str, float]:
+        """Accuracy every `EVALUATE_STEPS` and at the end."""
+        number = self.step_number
+        due = number % EVALUATE_STEPS == 0 or number == self.settings.steps
+        return self.evaluate() if due else {}
 
     @torch.no_grad()
     def evaluate(self, batches: int = 3) -> dict[str, float]:
@@ -204,35 +175,6 @@ class Trainer:
                 name = "sums" if distance == 0 else "near" if distance <= window else "far"
                 counts[name].append(bool(right[row, start - 1 : end - 1].all()))
         return {name: sum(values) / max(1, len(values)) for name, values in counts.items()}
-
-    def save(self, path: Path, seconds: float) -> None:
-        """Write everything to continue from; the file is replaced at once."""
-        temporary = path.with_suffix(".new")
-        torch.save(
-            {
-                "settings": asdict(self.settings),
-                "step": self.step_number,
-                "optimiser": self.optimiser.state(),
-                "buffers": dict(self.target.named_buffers()),
-                "seconds": seconds,
-            },
-            temporary,
-        )
-        os.replace(temporary, path)
-
-    def restore(self, path: Path) -> float:
-        """Continue from a file; returns the processor seconds it took."""
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        if state["settings"] != asdict(self.settings):
-            raise SystemExit(
-                f"{path} was made with {state['settings']}, asked for {asdict(self.settings)}; "
-                "give the same settings or another directory"
-            )
-        self.optimiser.restore(state["optimiser"])
-        for name, buffer in self.target.named_buffers():
-            buffer.copy_(state["buffers"][name])
-        self.step_number = state["step"]
-        return float(state["seconds"])
 
 
 def spans(batch: Batch) -> list[tuple[int, int, int, int]]:
@@ -261,32 +203,11 @@ def main() -> None:
     parser.add_argument("--muon", type=float, default=Settings.muon, help="its learning rate")
     parser.add_argument("--adam", type=float, default=Settings.adam, help="AdamW's learning rate")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # of each worker
     options.out.mkdir(parents=True, exist_ok=True)
     settings = Settings(
         seed=options.seed, steps=options.steps, muon=options.muon, adam=options.adam
     )
-    trainer = Trainer(settings, options.workers)
-    path, log = options.out / "target.pt", options.out / "target.log"
-    before = trainer.restore(path) if path.exists() else 0.0
-    saved, started = time.monotonic(), time.process_time()
-    with log.open("a") as lines:
-        while trainer.step_number < settings.steps:
-            report = trainer.step()
-            seconds = before + time.process_time() - started
-            number = trainer.step_number
-            if number % EVALUATE_STEPS == 0 or number == settings.steps:
-                report |= trainer.evaluate()
-            if number % REPORT_STEPS == 0 or number % EVALUATE_STEPS == 0 or number < 5:
-                if not math.isfinite(report["norm"]):
-                    raise SystemExit(f"step {number}: the gradient is not finite; lower the rates")
-                shown = {name: round(value, 4) for name, value in report.items()}
-                line = json.dumps({"step": number, "seconds": round(seconds), **shown})
-                print(line, flush=True)
-                print(line, file=lines, flush=True)
-            if time.monotonic() - saved > SAVE_SECONDS or number == settings.steps:
-                trainer.save(path, seconds)
-                saved = time.monotonic()
+    Trainer(settings, options.workers).run(options.out / "target.pt")
 
 
 if __name__ == "__main__":
