@@ -112,6 +112,7 @@ def _installation_problem() -> str | None:
     for package, folders in (
         (CONTESTED, [HERE]),
         ("deepinfer_reference", [HERE, HERE / "backends" / "reference"]),
+        ("deepinfer_null", [HERE, HERE / "backends" / "null"]),
     ):
         origin = _origin(package)
         if origin in [folder / package / "__init__.py" for folder in folders]:

@@ -23,7 +23,7 @@ BACKENDS = sorted(
     }
 )
 
-BELOW_BACKEND = {"formats", "config", "errors"}
+BELOW_BACKEND = {"formats", "config", "settings", "errors"}
 BELOW_MODEL = BELOW_BACKEND | {"backend", "checkpoint"}
 BELOW_ENGINE = BELOW_MODEL | {"model", "cache", "structured", "parallel", "text", "data"}
 ENGINE = BELOW_ENGINE | {"engine"}
@@ -33,6 +33,8 @@ ARROWS = {
     "errors": set(),
     "formats": {"errors"},
     "config": {"errors"},
+    "settings": {"errors"},
+    "machine": set(),
     "text": {"config", "errors"},
     "data": {"errors"},
     "backend": BELOW_BACKEND,
@@ -42,12 +44,12 @@ ARROWS = {
     "parallel": BELOW_MODEL,
     "model": BELOW_MODEL | {"cache"},
     "engine": BELOW_ENGINE,
-    "conformance": ENGINE,
-    "bench": ENGINE,
+    "conformance": ENGINE | {"machine"},
+    "bench": ENGINE | {"machine"},
     "evaluate": ENGINE,
     "simulate": ENGINE,
     "kit": BELOW_BACKEND | {"backend"},
-    "cli": ENGINE | {"conformance", "bench", "evaluate", "simulate", "kit"},
+    "cli": ENGINE | {"machine", "conformance", "bench", "evaluate", "simulate", "kit"},
 }
 DOOR = {"deepinfer.backend", "deepinfer.formats", "deepinfer.errors"}
 

@@ -25,8 +25,8 @@ from deepinfer.backend.hooks import (
     Mode,
 )
 from deepinfer.backend.origin import Origin
-from deepinfer.config.environment import ACCELERATOR, SKIP_BACKENDS
 from deepinfer.errors import BackendContractError, BackendUnavailableError, UsageError
+from deepinfer.settings.environment import ACCELERATOR, SKIP_BACKENDS
 
 REFERENCE = "reference"
 
@@ -260,7 +260,8 @@ def select(
             f"To start without it, unset {ACCELERATOR} and set {_skipping(skip, [name])}. "
             f"Other backends:\n{_others(name, skip)}"
         )
-    assert backend.spec is not None and backend.availability is not None
+    assert backend.spec is not None
+    assert backend.availability is not None
     chosen = _mode(backend.spec, mode)
     if require and not backend.availability.usable:
         reasons = "\n".join(f"  - {reason}" for reason in backend.availability.reasons)
@@ -301,7 +302,8 @@ def _best(mode: str | None, skip: Iterable[str]) -> Selected:
         )
     usable.sort(key=lambda backend: (-_rank(backend), backend.name))
     best = usable[0]
-    assert best.spec is not None and best.hooks is not None
+    assert best.spec is not None
+    assert best.hooks is not None
     return Selected(best.spec, _mode(best.spec, mode), "best available", best.hooks, best.origin)
 
 

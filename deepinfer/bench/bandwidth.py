@@ -21,8 +21,8 @@ import numpy as np
 from deepinfer.bench.environment import describe, finish
 from deepinfer.bench.report import Report
 from deepinfer.bench.rounds import check_least, check_rounds
-from deepinfer.config.machine import ROOT
 from deepinfer.errors import DeepInferError, UsageError
+from deepinfer.machine import ROOT
 
 SOURCE = ROOT / "bench" / "bandwidth.c"
 COMPILERS = ("cc", "gcc", "clang")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deepinfer.backend.registry import Selected
-from deepinfer.config.machine import commit, cpu_name
+from deepinfer.machine import commit, cpu_name
 
 COMPUTES_NOTHING = (
     "backend {name} computes nothing: these are costs of the engine on the host, not the speed of "

@@ -128,7 +128,7 @@ class CacheManager:
             self.page_table,
         ):
             column[other.slot] = column[cache.slot]
-        source = dict((to, from_) for from_, to in self._slot_copies).get(cache.slot, cache.slot)
+        source = {to: from_ for from_, to in self._slot_copies}.get(cache.slot, cache.slot)
         self._slot_copies.append((source, other.slot))
         return other
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 
-from deepinfer.config import environment
-from deepinfer.config.settings import BackendSettings, known_variables, read, unknown_names
-from deepinfer.config.settings_check import refusal, remark, unknown_remark
-from deepinfer.config.settings_kinds import Value, shown
-from deepinfer.config.settings_variables import Variable
 from deepinfer.errors import BackendContractError, UsageError
+from deepinfer.settings import environment
+from deepinfer.settings.check import refusal, remark, unknown_remark
+from deepinfer.settings.kinds import Value, shown
+from deepinfer.settings.settings import BackendSettings, known_variables, read, unknown_names
+from deepinfer.settings.variables import Variable
 
 GROUP = "deepinfer.backends"
 CORE_DISTRIBUTION = "deepinfer-core"

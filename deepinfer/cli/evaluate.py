@@ -15,9 +15,9 @@ from deepinfer.cli.main import Accelerator, Json, Mode, Progress, invoke
 from deepinfer.cli.notes import in_json
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
-from deepinfer.config.machine import commit
 from deepinfer.engine.llm import LLM
 from deepinfer.evaluate import evaluate, heldout, render
+from deepinfer.machine import commit
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 

@@ -12,8 +12,8 @@ import typer
 
 from deepinfer.cli import bench
 from deepinfer.cli.notes import errors_as_json, in_json, note
-from deepinfer.config import environment
 from deepinfer.errors import UsageError
+from deepinfer.settings import environment
 
 app = typer.Typer(
     help="Run DeepSeek-V4.1 on any accelerator.",

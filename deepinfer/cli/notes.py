@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from deepinfer.config import environment
 from deepinfer.errors import DeepInferError
+from deepinfer.settings import environment
 from deepinfer_launcher import printable
 
 

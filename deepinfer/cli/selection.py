@@ -7,10 +7,10 @@ import sys
 
 from deepinfer.backend.registry import Selected, select
 from deepinfer.cli.notes import note
-from deepinfer.config import environment
-from deepinfer.config.settings import Settings
-from deepinfer.config.settings_check import check
 from deepinfer.engine.logs import configure_logging
+from deepinfer.settings import environment
+from deepinfer.settings.check import check
+from deepinfer.settings.settings import Settings
 
 
 def choose(accelerator: str | None, mode: str | None, require: bool = True) -> Selected:

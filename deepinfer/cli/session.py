@@ -10,11 +10,11 @@ from deepinfer.backend.registry import Selected, refuse_null
 from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.notes import in_json, note
-from deepinfer.config import environment
-from deepinfer.config.settings import Settings
 from deepinfer.data import about
 from deepinfer.engine import Engine, EngineOptions
 from deepinfer.engine.llm import LLM, default_checkpoint
+from deepinfer.settings import environment
+from deepinfer.settings.settings import Settings
 
 
 @contextmanager

@@ -7,6 +7,7 @@ value found and the rule. Nothing is converted: 64.0, "64" or true is no integer
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -221,7 +222,7 @@ class Section:
             self._check_integer(
                 f"{key}[{i}]", item, low, high, _range_rule("an integer", low, high)
             )
-        if increasing and any(b <= a for a, b in zip(value, value[1:], strict=False)):
+        if increasing and any(b <= a for a, b in itertools.pairwise(value)):
             raise self.error(key, value, "strictly increasing")
         return tuple(value)
 

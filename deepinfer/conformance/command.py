@@ -191,8 +191,17 @@ def _run_one(
         (folder / REPORT_JSON).unlink(missing_ok=True)  # one of an earlier run is not this run's
         command = [sys.executable, "-c", "import sys, deepinfer_launcher as d; sys.exit(d.main())"]
         done = subprocess.run(
-            [*command, "conformance", "--accelerator", accelerator, "--mode", mode]
-            + ["--report", str(folder), *arguments],
+            [
+                *command,
+                "conformance",
+                "--accelerator",
+                accelerator,
+                "--mode",
+                mode,
+                "--report",
+                str(folder),
+                *arguments,
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

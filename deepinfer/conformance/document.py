@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.backend import CONTRACT_VERSION
-from deepinfer.config.machine import commit, cpu_name
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Timing, Verdict
 from deepinfer.conformance.json_file import read_json
 from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import Claims
 from deepinfer.conformance.schema import SCHEMA, problem
 from deepinfer.errors import UsageError
+from deepinfer.machine import commit, cpu_name
 
 PACKAGES = ("deepinfer-core", "torch", "numpy", "hypothesis")
 

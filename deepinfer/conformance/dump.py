@@ -66,7 +66,7 @@ def _dump(
     script = _SCRIPT.format(case=check.id, accelerator=subject.name, mode=subject.mode)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save({name: value for name, value in tensors(arguments)}, folder / "inputs.pt")
+        torch.save(dict(tensors(arguments)), folder / "inputs.pt")
         (folder / "replay.py").write_text(script)
         if check.invalid is None:
             torch.save(expected_outputs(case, suite, subject), folder / "expected.pt")

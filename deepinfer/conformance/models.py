@@ -19,7 +19,6 @@ from torch import Tensor
 from deepinfer.backend.registry import REFERENCE, select
 from deepinfer.backend.resolution import COMPOSED, NATIVE
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.config import environment
 from deepinfer.conformance.case import Case, Failure, Tier, Verdict
 from deepinfer.conformance.golden import run_golden
 from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative
@@ -29,6 +28,7 @@ from deepinfer.conformance.subject import Subject
 from deepinfer.data import bundled_checkpoint
 from deepinfer.engine import Engine, EngineOptions, call_limits
 from deepinfer.model import model_calls
+from deepinfer.settings import environment
 
 LIMITS = {"fp32": (1e-4, 0.02, 0.96), "bf16": (0.12, 0.4, 0.78)}
 """Median and 95 % of a row's relative error, and share of equal argmax (the golden data's rules 1

@@ -18,7 +18,6 @@ from torch import Tensor
 from deepinfer.backend import Fact
 from deepinfer.backend.registry import Installed, Selected, discover, select
 from deepinfer.backend.resolution import Operators
-from deepinfer.config import environment
 from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.cases.cache import FORMATS
@@ -30,6 +29,7 @@ from deepinfer.conformance.suite import generator_of
 from deepinfer.conformance.tolerances import EXACT
 from deepinfer.conformance.world import World
 from deepinfer.errors import UsageError
+from deepinfer.settings import environment
 
 logger = logging.getLogger(__name__)
 

@@ -119,7 +119,7 @@ def _checks(config: pytest.Config) -> list[Check]:
 def chosen_backend(config: pytest.Config) -> Selected:
     """The backend and mode that --accelerator, else DEEPINFER_ACCELERATOR, names."""
     from deepinfer.backend.registry import select
-    from deepinfer.config import environment
+    from deepinfer.settings import environment
 
     name = config.option.deepinfer_accelerator or environment.text(environment.ACCELERATOR)
     skip = environment.names(environment.SKIP_BACKENDS)

@@ -7,6 +7,7 @@ worker or with the command (`worker.py`), so what a backend starts does not outl
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -144,10 +145,8 @@ class Worker:
         if self._stopped:
             return
         self._stopped = True
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._reader.join(1.0)
         # A process that left the group may hold the pipe; then its reader is left to it.

@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deepinfer.config.settings import Settings
 from deepinfer.engine.batching import Prompt
 from deepinfer.engine.columns import TokenColumns
-from deepinfer.engine.observer import Observer
+from deepinfer.engine.observe.observer import Observer
+from deepinfer.engine.observe.stats import EngineStats
 from deepinfer.engine.prompt_rows import PromptPart, prompt_parts
 from deepinfer.engine.request import FinishReason, Request, Sequence, Status
 from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
-from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import PromptTooLongError, RequestError
 from deepinfer.model.backbone import Residual
+from deepinfer.settings.settings import Settings
 
 if TYPE_CHECKING:
     from deepinfer.engine.engine import Engine

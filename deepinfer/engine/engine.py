@@ -28,16 +28,15 @@ from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksEr
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.progress import progress_bar
 from deepinfer.config import ModelConfig
-from deepinfer.config.settings import Settings
 from deepinfer.engine.batching import Chunk, NgramHistory, Prompt, build_batch
 from deepinfer.engine.core import EngineCore
+from deepinfer.engine.observe.stats import EngineStats
 from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.request import FinishReason
 from deepinfer.engine.sampler import SamplingRules
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import UNBOUNDED, Limits
 from deepinfer.engine.sizing import Sizes, plan_sizes
-from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import (
     PromptTooLongError,
     RequestError,
@@ -46,6 +45,7 @@ from deepinfer.errors import (
 )
 from deepinfer.model import Backbone, PackingPlan, WeightLoader, model_calls, plan_packing
 from deepinfer.model.calls import CallLimits
+from deepinfer.settings.settings import Settings
 from deepinfer.text import Tokenizer, compressed_token_map
 
 

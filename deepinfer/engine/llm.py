@@ -19,14 +19,12 @@ from typing import Any
 from deepinfer.backend.registry import Selected, refuse_null, select
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.progress import progress_bar
-from deepinfer.config import environment
-from deepinfer.config.settings import Settings
-from deepinfer.config.settings_check import check
 from deepinfer.data import nano_checkpoint
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.job import Job, OnDelta, OnDone
 from deepinfer.engine.loop import EngineLoop
+from deepinfer.engine.observe.stats import EngineStats
 from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.outputs import RequestDelta, RequestOutput
 from deepinfer.engine.prompts import (
@@ -38,8 +36,10 @@ from deepinfer.engine.prompts import (
     prompt_list,
 )
 from deepinfer.engine.sampling_params import SamplingParams
-from deepinfer.engine.stats import EngineStats
 from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
+from deepinfer.settings import environment
+from deepinfer.settings.check import check
+from deepinfer.settings.settings import Settings
 from deepinfer.text import Tokenizer
 
 Params = SamplingParams | Sequence[SamplingParams] | None

@@ -15,8 +15,8 @@ from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
-from deepinfer.config.settings import Origin, Settings
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import Origin, Settings
 
 ROOT = "deepinfer"
 REQUEST_FIELD = "request_id"

@@ -54,9 +54,9 @@ def prompt_list(prompts: Any, prompt_token_ids: Any) -> list[Any]:
         raise UsageError("neither prompts nor prompt_token_ids is given; give one of them")
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2:
         prompts = list(prompts)
-    if prompts is not None and not isinstance(prompts, list | tuple):
-        prompts = [prompts]
-    elif prompts and _is_single(prompts):
+    if (prompts is not None and not isinstance(prompts, list | tuple)) or (
+        prompts and _is_single(prompts)
+    ):
         prompts = [prompts]
     if prompt_token_ids is None:
         return list(prompts)

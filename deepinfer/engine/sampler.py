@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Contract, Purpose, SamplingParameters
-from deepinfer.config.settings import Settings
 from deepinfer.engine.request import Sequence as Running
 from deepinfer.engine.request import TokenLogprobs
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import Settings
 
 FLOOR = -9999.0
 """What -inf becomes in a returned log-probability."""

@@ -60,7 +60,7 @@ class PackingPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; null for a provider that does not say."""
         known: dict[str, Any] = {name: share._asdict() for name, share in self.shares.items()}
-        return {**known, **{name: None for name in sorted(self.silent)}}
+        return {**known, **dict.fromkeys(sorted(self.silent))}
 
     def __str__(self) -> str:
         parts = [

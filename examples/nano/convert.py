@@ -93,7 +93,8 @@ def encode(item: ExpectedTensor, value: Tensor) -> Iterator[StoredTensor]:
     else:
         scheme = Scheme.MXFP4 if item.kind is Kind.FP4 else Scheme.FP8_BLOCK32
         codes, scales = quantise(value, scheme)
-    assert tuple(codes.shape) == item.code_shape and tuple(scales.shape) == item.scale_shape
+    assert tuple(codes.shape) == item.code_shape
+    assert tuple(scales.shape) == item.scale_shape
     yield StoredTensor(item.name, item.kind.code_dtype, item.code_shape, codes.numpy().tobytes())
     yield StoredTensor(item.scale_name, "F8_E8M0", item.scale_shape, scales.numpy().tobytes())
 

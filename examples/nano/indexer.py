@@ -81,7 +81,7 @@ def _selected(module: Any, scores: Tensor, state: Any) -> Any:
 
 def candidate_blocks(scores: Tensor, kept: int, block: int, ratio: int) -> Tensor:
     """Entries of the blocks with the best entry, and of the last visible block: bool [B, T, E]."""
-    batch, length, width = scores.shape
+    _batch, length, width = scores.shape
     padded = F.pad(scores, (0, -width % block), value=NEGATIVE).unflatten(-1, (-1, block)).amax(-1)
     visible = (torch.arange(length) + 1) // ratio
     last = torch.arange(padded.shape[-1]) == ((visible - 1) // block).unsqueeze(1)

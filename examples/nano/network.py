@@ -179,7 +179,7 @@ class Network:
         """Output [B, T, H], the compressed state for later layers, and attention mass per entry
         [B, R, E] of the rows to align."""
         attn = self.layers[number].attn
-        batch, length, _ = a.shape
+        _batch, length, _ = a.shape
         heads, width = attn.num_heads, attn.head_dim
         rotation = self.rotation(number, length)
         latent_query = norm(F.linear(a, attn.wq_a.weight), attn.q_norm)

@@ -60,7 +60,8 @@ def test_misspelt_method_with_the_arguments_of_an_operator(install: Install) -> 
     def rms_nrom(self: Backend, x: Any, weight: Any, eps: float) -> None: ...
 
     message = refused(install, rms_nrom=rms_nrom)
-    assert "'rms_nrom'" in message and "did you mean 'rms_norm'?" in message
+    assert "'rms_nrom'" in message
+    assert "did you mean 'rms_norm'?" in message
 
 
 def test_helpers_are_no_operators(install: Install) -> None:

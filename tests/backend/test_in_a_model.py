@@ -98,7 +98,7 @@ def test_operator_that_raises_ends_the_step_with_its_name_and_the_engine_goes_on
     engine = engine_on(chip, small_engine.checkpoint)
     prompt = PROMPT[:3].tolist()
     with pytest.raises(
-        BackendContractError, match="'chip' accepted operator 'attend' .* kernel launch failed"
+        BackendContractError, match=r"'chip' accepted operator 'attend' .* kernel launch failed"
     ):
         list(engine.generate(prompt, GREEDY))
     chip.broken = False

@@ -43,7 +43,7 @@ def test_bytes_with_the_name_of_what_they_hold() -> None:
     ],
 )
 def test_values_that_are_no_published_tensor(stored: torch.dtype, dtype: str | None) -> None:
-    with pytest.raises(ValueError, match="source 'gate': values are .* allowed: bfloat16"):
+    with pytest.raises(ValueError, match=r"source 'gate': values are .* allowed: bfloat16"):
         MemorySource(torch.zeros(2).to(stored), "gate", dtype)
 
 

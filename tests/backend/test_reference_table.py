@@ -83,7 +83,8 @@ def test_primitive_of_a_backend_inside_a_step_of_the_reference(reference: Backen
     expected: Activation = reference.quantise(2 * x, Scheme.FP8_BLOCK32)
     assert chip.ran == {"rms_norm": 1}
     assert torch.equal(out.values, 2 * x)
-    assert out.quantised is not None and expected.quantised is not None
+    assert out.quantised is not None
+    assert expected.quantised is not None
     assert torch.equal(out.quantised.codes, expected.quantised.codes)
 
 

@@ -25,7 +25,8 @@ def test_installed_distribution_is_found_and_selected(site: Path) -> None:
     selected = select("alpha")
     assert (selected.spec.name, selected.mode.name) == ("alpha", "hardware")
     (entry,) = installed_entry_points()["alpha"]
-    assert entry.dist is not None and entry.dist.name == "dist-alpha"
+    assert entry.dist is not None
+    assert entry.dist.name == "dist-alpha"
 
 
 def test_only_the_named_module_is_imported(site: Path) -> None:
@@ -58,5 +59,6 @@ def test_higher_rank_wins_over_the_reference(site: Path) -> None:
 
 def test_the_reference_is_installed_with_the_core() -> None:
     (entry,) = installed_entry_points()[REFERENCE]
-    assert entry.dist is not None and entry.dist.name == "deepinfer-core"
+    assert entry.dist is not None
+    assert entry.dist.name == "deepinfer-core"
     assert select(REFERENCE).create().device.type == "cpu"

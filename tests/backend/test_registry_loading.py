@@ -161,7 +161,8 @@ def test_start_stops_at_a_broken_plugin_and_shows_how_to_skip_it(install: Instal
         select(None)
     message = str(caught.value)
     assert "backend 'bad' (distribution dist-bad 1.5, file missing: no module 'chip_bad'" in message
-    assert "Traceback" in message and "ValueError: boom" in message
+    assert "Traceback" in message
+    assert "ValueError: boom" in message
     assert "To skip it set DEEPINFER_SKIP_BACKENDS=bad," in message
 
 
@@ -176,6 +177,7 @@ def test_named_broken_plugin_shows_traceback_skip_and_the_others(install: Instal
     with pytest.raises(BackendContractError) as caught:
         select("bad")
     message = str(caught.value)
-    assert "Traceback" in message and "ValueError: boom" in message
+    assert "Traceback" in message
+    assert "ValueError: boom" in message
     assert "unset DEEPINFER_ACCELERATOR and set DEEPINFER_SKIP_BACKENDS=bad" in message
     assert message.endswith("Other backends:\n  good: usable")

@@ -45,7 +45,7 @@ def test_equal_ranks_go_by_name(install: Install) -> None:
 
 def test_negative_rank_is_never_chosen_by_itself(install: Install) -> None:
     install(ranked("null", -1))
-    with pytest.raises(BackendUnavailableError, match="(?s)name one with .*null: usable"):
+    with pytest.raises(BackendUnavailableError, match=r"(?s)name one with .*null: usable"):
         select(None)
 
 
@@ -57,7 +57,7 @@ def test_nothing_installed(install: Install) -> None:
 
 def test_unknown_name_lists_the_installed_ones(install: Install) -> None:
     install(entry("b"), entry("a"))
-    with pytest.raises(BackendUnavailableError, match="'chip' is not installed. Installed: a, b"):
+    with pytest.raises(BackendUnavailableError, match=r"'chip' is not installed. Installed: a, b"):
         select("chip")
 
 
@@ -134,5 +134,5 @@ def test_mode_is_probed_when_the_best_is_chosen(install: Install) -> None:
 
 def test_mode_that_no_backend_has(install: Install) -> None:
     install(entry("a"), entry("b"))
-    with pytest.raises(UsageError, match="(?s)no installed backend has the mode 'fast'.*'a'.*'b'"):
+    with pytest.raises(UsageError, match=r"(?s)no installed backend has the mode 'fast'.*'a'.*'b'"):
         select(None, "fast")

@@ -181,7 +181,7 @@ def test_operator_that_nobody_has_and_the_model_calls_is_an_error(toys: Toys) ->
 def test_call_that_backend_and_reference_refuse_is_an_error(toys: Toys) -> None:
     chip = toys.backend("chip", ["rms_norm"], no_to("rms_norm", "too narrow"))
     reference = toys.reference(supports=no_to("rms_norm", "too wide"))
-    with pytest.raises(UnsupportedOperatorError, match="(?s)'chip': .*too narrow; .*too wide"):
+    with pytest.raises(UnsupportedOperatorError, match=r"(?s)'chip': .*too narrow; .*too wide"):
         toys.resolve(chip, norm_calls(), reference=reference)
 
 
@@ -232,7 +232,7 @@ def test_reference_cannot_read_what_the_backend_packs(toys: Toys) -> None:
     chip = toys.backend("chip", ["pack_linear", "linear"])
     with pytest.raises(
         UnsupportedOperatorError,
-        match="'chip' packs weights itself .'pack_linear'., so the reference cannot run "
+        match=r"'chip' packs weights itself .'pack_linear'., so the reference cannot run "
         "'grouped_linear' on them for it: not overridden",
     ):
         toys.resolve(chip, LINEAR)

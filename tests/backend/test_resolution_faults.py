@@ -39,7 +39,7 @@ def test_native_step_that_raises_names_backend_and_step(toys: Toys) -> None:
 
 def test_primitive_left_out_that_a_native_step_calls_on_itself(toys: Toys) -> None:
     chip = toys.backend("chip", [], logits=lambda self, *args: self.rms_norm(*args))
-    with pytest.raises(BackendContractError, match="'chip' .* 'logits' .* NotImplementedError"):
+    with pytest.raises(BackendContractError, match=r"'chip' .* 'logits' .* NotImplementedError"):
         toys.resolve(chip).logits("x", "w", 0.0)
 
 
@@ -60,7 +60,7 @@ def test_interrupts_pass(toys: Toys) -> None:
 def test_fault_of_the_reference_does_not_name_the_backend(toys: Toys) -> None:
     reference = toys.backend("reference", [], rms_norm=raising(RuntimeError("bad input")))
     table = toys.resolve(toys.backend("chip", []), reference=reference)
-    with pytest.raises(RuntimeError, match="^bad input$"):
+    with pytest.raises(RuntimeError, match=r"^bad input$"):
         table.rms_norm("x", "w", 0.0)
 
 
@@ -94,5 +94,5 @@ def test_operators_that_are_not_overridden_are_not_asked_about(toys: Toys) -> No
 
 def test_strict_shows_why_the_backend_said_no(toys: Toys) -> None:
     chip = toys.backend("chip", ["rms_norm", "quantise"], no_to("quantise", "no fp8 units"))
-    with pytest.raises(UnsupportedOperatorError, match="'quantise' is not native.*no fp8 units"):
+    with pytest.raises(UnsupportedOperatorError, match=r"'quantise' is not native.*no fp8 units"):
         toys.resolve(chip, norm_calls(), strict=True)

@@ -32,7 +32,7 @@ def rows(count: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "count, who", [(2, "reference"), (3, "chip"), (5, "chip"), (6, "reference")]
+    ("count", "who"), [(2, "reference"), (3, "chip"), (5, "chip"), (6, "reference")]
 )
 def test_rows_decide(toys: Toys, count: int, who: str) -> None:
     chip = toys.backend("chip", ["rms_norm"], within("rms_norm", rows=(3, 5)))
@@ -53,7 +53,7 @@ def test_binding_and_summary_tell_of_the_sub_range(toys: Toys) -> None:
     assert table.summary().startswith("1 native (1 in a sub-range), ")
 
 
-@pytest.mark.parametrize("length, who", [(16, "chip"), (17, "reference")])
+@pytest.mark.parametrize(("length", "who"), [(16, "chip"), (17, "reference")])
 def test_length_decides(toys: Toys, length: int, who: str) -> None:
     call = CallSpec.of("store", {}, {"rows": (1, 8), "length": (1, 64)})
     chip = toys.backend("chip", ["store"], within("store", length=(1, 16)))
@@ -128,7 +128,8 @@ def test_outside_may_be_the_hosts(toys: Toys) -> None:
 def test_strict_forbids_a_remainder_of_the_reference(toys: Toys) -> None:
     chip = toys.backend("chip", ["rms_norm", "quantise"], within("rms_norm", rows=(1, 4)))
     with pytest.raises(
-        UnsupportedOperatorError, match="'rms_norm' is not native .*would run it outside that range"
+        UnsupportedOperatorError,
+        match=r"'rms_norm' is not native .*would run it outside that range",
     ):
         toys.resolve(chip, norm_calls(), strict=True)
 

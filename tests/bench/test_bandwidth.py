@@ -21,7 +21,8 @@ def test_probe_measures_every_number_of_threads() -> None:
     for threads in (1, 3):
         for quantity in ("read", "triad"):
             samples = report.find(quantity, threads=threads, method="C probe").samples
-            assert len(samples) == 5 and min(samples) > 0
+            assert len(samples) == 5
+            assert min(samples) > 0
     assert report.notes == []
 
 

@@ -35,7 +35,8 @@ def test_sequence_has_its_length_and_content_in_every_block(small_engine: Engine
             (small_engine.pools.context, cache.blocks),
             (small_engine.pools.window, cache.pages),
         ):
-            assert numbers and all(image.any() for image in pool.data[numbers])
+            assert numbers
+            assert all(image.any() for image in pool.data[numbers])
 
 
 def test_every_region_decodes_to_values_of_unit_size(small_engine: Engine) -> None:
@@ -69,4 +70,5 @@ def test_logits_follow_from_the_seed(small_engine: Engine) -> None:
         with filled(small_engine, seed) as cache:
             logits.append(small_engine.launch([row(small_engine, cache)]))
     assert_same_bits(logits[0], logits[2], "filled twice")
-    assert logits[0].isfinite().all() and not torch.equal(logits[0], logits[1])
+    assert logits[0].isfinite().all()
+    assert not torch.equal(logits[0], logits[1])

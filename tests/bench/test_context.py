@@ -20,7 +20,8 @@ def test_curves_and_ratios_of_every_length(small_directory: Path) -> None:
         times = [b / a for a, b in zip(short.samples, long.samples, strict=True)]
         assert report.find(f"{quantity}, times", context=48).samples == pytest.approx(times)
     assert len(report.find("growth, step : index", context=48).samples) == 4
-    assert report.settings["lengths"] == (32, 48) and report.notes == []
+    assert report.settings["lengths"] == (32, 48)
+    assert report.notes == []
 
 
 def test_recorded_calls_are_the_index_operators_of_a_step(small_engine: Engine) -> None:
@@ -45,7 +46,7 @@ def test_default_lengths_end_where_the_model_does(small_directory: Path) -> None
 
 def test_too_long_a_context_is_refused(small_directory: Path) -> None:
     context = Context(str(small_directory), (32, 4096))
-    with pytest.raises(UsageError, match="4097 positions and .* has 4096"):
+    with pytest.raises(UsageError, match=r"4097 positions and .* has 4096"):
         context.run(select(REFERENCE))
 
 

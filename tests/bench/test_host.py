@@ -69,7 +69,7 @@ def test_clock_is_that_of_the_options(
         core = host.start(engine, 1, "tokens")
         measured = host.measure(core)
         core.close()
-    assert measured.phases == dict.fromkeys(PHASES, [1000.0])
+    assert measured.phases == {key: [1000.0] for key in PHASES}
     assert measured.steps == [1000.0 * (2 * len(PHASES) + 1)]
 
 
@@ -89,7 +89,7 @@ def test_text_decodes_and_sends_every_token(
 def test_a_backend_that_computes_is_noted(
     small_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Round([2.0], dict.fromkeys(PHASES, [0.1]))
+    one = Round([2.0], {key: [0.1] for key in PHASES})
     monkeypatch.setattr(Host, "measure", lambda host, core: one)
     host = Host(str(small_directory), (1,), ("tokens",), steps=1, prompt_tokens=1)
     assert "reference computes" in host.run(select(REFERENCE)).notes[0]

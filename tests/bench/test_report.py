@@ -29,10 +29,12 @@ def test_summary_of_samples() -> None:
 
 def test_document_has_every_sample_in_order() -> None:
     document = json.loads(json.dumps(report().to_dict()))
-    assert document["benchmark"] == "host" and document["settings"] == {"steps": 3}
+    assert document["benchmark"] == "host"
+    assert document["settings"] == {"steps": 3}
     assert document["notes"] == ["a note to read"]
     first = document["series"][0]
-    assert first["samples"] == [3, 1, 2] and first["conditions"] == {"sequences": 1}
+    assert first["samples"] == [3, 1, 2]
+    assert first["conditions"] == {"sequences": 1}
     assert {key: first[key] for key in ("median", "p10", "p90", "min", "max")} == {
         "median": 2, "p10": 1, "p90": 3, "min": 1, "max": 3,
     }  # fmt: skip
@@ -40,8 +42,12 @@ def test_document_has_every_sample_in_order() -> None:
 
 def test_environment_says_what_numbers_depend_on() -> None:
     environment = report().to_dict()["environment"]
-    assert environment["cpu"] and environment["cpus"] >= 1 and environment["threads"] >= 1
-    assert environment["torch"] and environment["python"] and environment["deepinfer"]
+    assert environment["cpu"]
+    assert environment["cpus"] >= 1
+    assert environment["threads"] >= 1
+    assert environment["torch"]
+    assert environment["python"]
+    assert environment["deepinfer"]
     assert len(environment["load_average_before"]) == len(environment["load_average_after"]) == 3
 
 

@@ -24,7 +24,8 @@ WIDTHS = ("hidden_size", "num_attention_heads", "n_routed_experts", "moe_interme
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script with the widths of `SMALL` under the name of its small size."""
     spec = importlib.util.spec_from_file_location("make_timing_model", SCRIPT)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     common = {key: SMALL[key] for key in module.COMMON if key in SMALL}
@@ -37,7 +38,8 @@ def test_checkpoint_runs_with_finite_logits(script: ModuleType, tmp_path: Path) 
     assert script.main([str(tmp_path), "--size", "small"]) == 0
     with open_engine(tmp_path, select(REFERENCE), EngineOptions(max_model_len=64)) as engine:
         logits = whole(engine, random_tokens(engine, 20, 0))
-    assert logits.isfinite().all() and 0.1 < float(logits.std()) < 10
+    assert logits.isfinite().all()
+    assert 0.1 < float(logits.std()) < 10
 
 
 def test_options_change_the_model(

@@ -29,7 +29,8 @@ def test_blocks_come_back_in_the_order_in_which_they_were_freed() -> None:
 def test_an_allocation_that_does_not_fit_takes_nothing() -> None:
     pool = BlockAllocator(4, "window pages")
     pool.allocate(1)
-    assert pool.can_allocate(2) and not pool.can_allocate(3)
+    assert pool.can_allocate(2)
+    assert not pool.can_allocate(3)
     with pytest.raises(OutOfBlocksError, match="window pages: 3 blocks asked for, 2 free of 3"):
         pool.allocate(3)
     assert (pool.num_free, pool.num_used) == (2, 1)

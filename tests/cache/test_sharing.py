@@ -86,7 +86,8 @@ def test_a_fork_takes_a_slot_and_nothing_else() -> None:
     used = manager.blocks.num_used, manager.pages.num_used
     second = manager.fork(first)
     assert (manager.blocks.num_used, manager.pages.num_used) == used
-    assert manager.slots.num_used == 2 and second.slot != first.slot
+    assert manager.slots.num_used == 2
+    assert second.slot != first.slot
     assert (second.blocks, second.pages) == (first.blocks, first.pages)
     assert (second.length, second.first_page) == (first.length, first.first_page)
 
@@ -147,7 +148,8 @@ def test_copies_need_room(free: int, fits: bool) -> None:
         tables = manager.block_table.copy(), manager.page_table.copy()
         with pytest.raises(OutOfBlocksError, match="2 shared context blocks and 2 shared window"):
             manager.writable(slots, stops)
-        assert (manager.block_table == tables[0]).all() and (manager.page_table == tables[1]).all()
+        assert (manager.block_table == tables[0]).all()
+        assert (manager.page_table == tables[1]).all()
         assert manager.has_pending_copies
 
 
@@ -181,9 +183,9 @@ def test_a_fork_of_a_fork_copies_the_slot_of_the_first() -> None:
 def test_tables_bound_a_sequence() -> None:
     manager = CacheManager(small_layout(0, 2, 1), 64, 64, 2, max_tokens=32, max_rows=4)
     cache = manager.open()
-    with pytest.raises(ValueError, match="33 tokens need 3 context blocks .* its table holds 2"):
+    with pytest.raises(ValueError, match=r"33 tokens need 3 context blocks .* its table holds 2"):
         manager.reserve(cache, 33)
-    with pytest.raises(ValueError, match="21 tokens need 6 window pages .* its table holds"):
+    with pytest.raises(ValueError, match=r"21 tokens need 6 window pages .* its table holds"):
         manager.reserve(cache, 21)
     assert manager.blocks.num_used == manager.pages.num_used == 0
     for length in range(4, 33, 4):

@@ -279,7 +279,8 @@ def test_a_message_lists_five_names_and_the_count(files: CheckpointFiles) -> Non
     with pytest.raises(MissingTensorError) as caught:
         Checkpoint.open(files.directory)
     message = str(caught.value)
-    assert "8 tensors" in message and "and 3 more" in message
+    assert "8 tensors" in message
+    assert "and 3 more" in message
     assert sum(name in message for name in names) == 5
 
 
@@ -300,7 +301,8 @@ def test_a_shard_that_the_index_does_not_name_is_a_warning(files: CheckpointFile
 def test_the_model_prefix_is_stripped(files: CheckpointFiles) -> None:
     files.rewrite(lambda t: [(f"model.{t[0]}", *t[1:])] if t[0] != "head.weight" else [t])
     with Checkpoint.open(files.directory) as checkpoint:
-        assert checkpoint.has("norm.weight") and checkpoint.has("head.weight")
+        assert checkpoint.has("norm.weight")
+        assert checkpoint.has("head.weight")
         assert checkpoint.source("norm.weight").name == "norm.weight"
         assert not checkpoint.has("model.norm.weight")
 
@@ -361,5 +363,5 @@ def test_without_quantization_config_the_stored_dtype_decides(files: CheckpointF
 def test_a_bf16_weight_must_not_have_scales(files: CheckpointFiles) -> None:
     without_quantization(files)
     files.replace("layers.0.attn.wkv.weight", "BF16", (32, 64))
-    with pytest.raises(MissingScaleError, match="without a quantised .weight.*wkv.scale"):
+    with pytest.raises(MissingScaleError, match=r"without a quantised .weight.*wkv.scale"):
         Checkpoint.open(files.directory)

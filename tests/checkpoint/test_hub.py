@@ -60,7 +60,8 @@ def test_options_reach_the_download(hub: Hub, tiny_checkpoint: Path) -> None:
     (call,) = hub.calls
     assert (call["repository"], call["revision"], call["token"]) == (ID, "v1", "secret")
     assert call["local_files_only"] is True
-    assert "*.safetensors" in call["allow_patterns"] and "*.json" in call["allow_patterns"]
+    assert "*.safetensors" in call["allow_patterns"]
+    assert "*.json" in call["allow_patterns"]
 
 
 def test_an_existing_directory_wins(
@@ -91,7 +92,8 @@ def test_failures_say_what_to_do(hub: Hub, error: Exception, offline: bool, advi
     hub.result = error
     with pytest.raises(CheckpointError, match=advice) as caught:
         resolve_directory(ID, offline=offline)
-    assert ID in str(caught.value) and len(hub.calls) == 1
+    assert ID in str(caught.value)
+    assert len(hub.calls) == 1
 
 
 @pytest.mark.parametrize(

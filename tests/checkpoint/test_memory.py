@@ -91,7 +91,9 @@ def test_growth_stays_within_the_plan(tmp_path: Path, engram_vocab_size: int, to
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) > total
     result = load(tmp_path)
     growth, planned, mapped = result["growth"], result["planned"], result["mapped"]
-    assert isinstance(growth, int) and isinstance(planned, int) and isinstance(mapped, int)
+    assert isinstance(growth, int)
+    assert isinstance(planned, int)
+    assert isinstance(mapped, int)
     assert growth <= planned + ALLOWANCE, result
     assert planned < total / 10 < mapped
     assert isinstance(result["file"], int) and result["file"] > mapped * 0.9, result

@@ -49,7 +49,9 @@ def test_unaligned_matrices_count_as_copied(files: CheckpointFiles) -> None:
 def test_the_printed_line_names_both_kinds_of_memory(tiny_checkpoint: Path) -> None:
     with Checkpoint.open(tiny_checkpoint) as checkpoint:
         line = str(checkpoint.plan)
-    assert line.startswith("weights (text): ") and "stay mapped" in line and "copied" in line
+    assert line.startswith("weights (text): ")
+    assert "stay mapped" in line
+    assert "copied" in line
 
 
 @pytest.mark.parametrize(

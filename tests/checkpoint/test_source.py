@@ -47,15 +47,19 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("way", ["read", "map"])
 def test_values_dtypes_and_shapes(path: Path, way: str) -> None:
     values = [getattr(open_source(path, name), way)() for name in ("pad", "bf16", "fp32")]
-    assert values[0].tolist() == [250, 251, 252, 253] and values[0].dtype == torch.uint8
-    assert values[1].tolist() == [[0, 1], [2, 3], [4, 5]] and values[1].dtype == torch.bfloat16
-    assert values[2].tolist() == [1.5, -2.0] and values[2].dtype == torch.float32
+    assert values[0].tolist() == [250, 251, 252, 253]
+    assert values[0].dtype == torch.uint8
+    assert values[1].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert values[1].dtype == torch.bfloat16
+    assert values[2].tolist() == [1.5, -2.0]
+    assert values[2].dtype == torch.float32
 
 
 @pytest.mark.parametrize("way", ["read", "map"])
 def test_rows_are_a_slice_of_the_first_dimension(path: Path, way: str) -> None:
     rows = open_source(path, "bf16").rows(1, 3).rows(1, 2)
-    assert rows.shape == (1, 2) and rows.nbytes == 4
+    assert rows.shape == (1, 2)
+    assert rows.nbytes == 4
     assert getattr(rows, way)().tolist() == [[4, 5]]
 
 

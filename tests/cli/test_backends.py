@@ -65,7 +65,8 @@ def test_records(three: None) -> None:
     rows: dict[str, Any] = {row["name"]: row for row in backend_rows()}
     operators = rows["good"].pop("operators")
     assert operators["native"] == []
-    assert "attend" in operators["fallback"] and "attend_output" in operators["composed"]
+    assert "attend" in operators["fallback"]
+    assert "attend_output" in operators["composed"]
     assert rows["absent"]["operators"] == {}
     assert rows["good"].pop("origin").startswith("distribution dist-good 1.5, file ")
     assert rows["good"] == {
@@ -130,7 +131,8 @@ def test_first_party_backends_without_a_device_are_listed(
     for name in ("nvidia", "ascend"):
         assert rows[name]["distribution"] == f"deepinfer-{name}"
         assert (rows[name]["usable"], rows[name]["error"]) == (False, "")
-        assert rows[name]["reasons"] and rows[name]["remedy"].startswith("Install the ")
+        assert rows[name]["reasons"]
+        assert rows[name]["remedy"].startswith("Install the ")
     assert rows["reference"]["usable"]
 
 

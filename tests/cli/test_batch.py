@@ -76,7 +76,8 @@ def when_full(room: int) -> Callable[[Run, FakeHandle], None]:
 def test_a_record_of_a_request(tmp_path: Path) -> None:
     run = Run(tmp_path, [{"id": "a", "prompt": "x"}], at_once)
     (record,) = run.records
-    assert run.status == 0 and len(record.pop("digest")) == 32
+    assert run.status == 0
+    assert len(record.pop("digest")) == 32
     assert set(record.pop("metrics")) == {
         "queue_time",
         "time_to_first_token",
@@ -146,7 +147,8 @@ def test_a_failed_request_costs_that_line(tmp_path: Path) -> None:
         handle.end("error", "", "no" if handle.prompt == "p2" else "")
 
     run = Run(tmp_path, prompts(3), answer)
-    assert run.status == 1 and (run.batch.done, run.batch.failed) == (2, 1)
+    assert run.status == 1
+    assert (run.batch.done, run.batch.failed) == (2, 1)
     assert [record.get("error") for record in run.records] == [None, "no", None]
 
 
@@ -161,11 +163,15 @@ def test_an_interruption_ends_what_runs_and_begins_nothing(
 
     run = Run(tmp_path, prompts(9), answer, room=3)
     reasons = [record["finish_reason"] for record in run.records]
-    assert run.status == 143 and reasons[0] == "stop" and set(reasons[1:]) == {"abort"}
-    assert run.records[1]["text"] == "cut" and len(run.llm.handles) < 9
+    assert run.status == 143
+    assert reasons[0] == "stop"
+    assert set(reasons[1:]) == {"abort"}
+    assert run.records[1]["text"] == "cut"
+    assert len(run.llm.handles) < 9
     assert "requests are ended early" in capsys.readouterr().err
     again = Run(tmp_path, prompts(9), at_once, resume=True)
-    assert again.status == 0 and again.batch.skipped == 1
+    assert again.status == 0
+    assert again.batch.skipped == 1
     assert sorted(record["index"] for record in again.records) == list(range(1, 10))
     assert {record["finish_reason"] for record in again.records} == {"stop"}
 
@@ -185,7 +191,8 @@ def test_an_id_that_occurs_twice_is_refused_in_later_runs_too(tmp_path: Path) ->
     first = Run(tmp_path, lines, at_once)
     again = Run(tmp_path, lines, at_once, resume=True)
     for run, requests in ((first, 2), (again, 0)):
-        assert run.status == 1 and len(run.llm.handles) == requests
+        assert run.status == 1
+        assert len(run.llm.handles) == requests
         assert [record.get("error") for record in run.records] == [
             None,
             None,
@@ -237,7 +244,8 @@ def test_an_interruption_prints_what_there_is(capsys: pytest.CaptureFixture[str]
     running = job(FakeLLM(talk))
     assert running.answer(["a", "b", "c", "d"], room=2) == 143
     done = capsys.readouterr()
-    assert done.out == "> a\na1\n> b\nb1\n" and "SIGTERM: 2 requests" in done.err
+    assert done.out == "> a\na1\n> b\nb1\n"
+    assert "SIGTERM: 2 requests" in done.err
 
 
 def test_lines_of_json_have_partial_answers_too(capsys: pytest.CaptureFixture[str]) -> None:

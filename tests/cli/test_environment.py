@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.config import environment
+from deepinfer.settings import environment
 
 NAME = "DEEPINFER_TEST_VARIABLE"
 

@@ -45,7 +45,8 @@ def test_json_says_what_was_measured(
     assert (settings["model"], settings["limit"]) == (model, None)
     assert (settings["backend"], settings["numerics"]) == ("reference", "ref")
     assert settings["options"]["max_num_seqs"] == 3
-    assert document["accuracy"][0]["count"] == 1 and document["perplexity"] > 1
+    assert document["accuracy"][0]["count"] == 1
+    assert document["perplexity"] > 1
     assert few_items == [None]
 
 
@@ -55,7 +56,8 @@ def test_table_limit_and_a_failed_request(
     arguments = ("--model", str(small_directory), "--limit", "5", "--max-model-len", "2")
     done = launch(*REFERENCE, *arguments)
     assert done.returncode == 1
-    assert "deepinfer eval nano" in done.stdout and "failed requests: 2" in done.stdout
+    assert "deepinfer eval nano" in done.stdout
+    assert "failed requests: 2" in done.stdout
     assert few_items == [5]
 
 
@@ -84,7 +86,8 @@ def test_a_name_that_exists_is_needed(
     launch: Launch, arguments: tuple[str, ...], said: str
 ) -> None:
     done = launch("eval", *arguments)
-    assert done.returncode == 2 and said in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -47,4 +47,5 @@ def test_every_status(commands: dict[str, tuple[list[str], int, str]], tmp_path:
     for case, (_, status, said) in commands.items():
         (_, errors), got = ended[case]
         assert (case, got) == (case, status), errors
-        assert said in errors and "Traceback" not in errors
+        assert said in errors
+        assert "Traceback" not in errors

@@ -90,7 +90,7 @@ def test_the_seeds_are_apart() -> None:
 
 
 def test_wrong_values_are_usage_errors() -> None:
-    with pytest.raises(UsageError, match="top_p is 2.0"):
+    with pytest.raises(UsageError, match=r"top_p is 2.0"):
         given("--top_p", "2").params({})
     with pytest.raises(UsageError, match="logit_bias is '5:1'; allowed: ID=BIAS"):
         given("--logit_bias", "5:1")

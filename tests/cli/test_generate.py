@@ -45,11 +45,14 @@ def test_one_bad_line_costs_that_line(launch: Launch, tmp_path: Path) -> None:
     assert [record.get("id") for record in got[:4]] == ["a", None, 5, "a"]
     errors = [record.get("error", "") for record in got]
     assert [bool(error) for error in errors] == [False, True, False, True, True, True, False]
-    assert "'a' occurred before" in errors[3] and "300 tokens" in errors[5]
+    assert "'a' occurred before" in errors[3]
+    assert "300 tokens" in errors[5]
     assert got[5]["finish_reason"] == "prompt_length_exceeded"
-    assert len(got[0]["token_ids"]) == 3 and got[0]["finish_reason"] == "length"
+    assert len(got[0]["token_ids"]) == 3
+    assert got[0]["finish_reason"] == "length"
     assert [len(one["token_ids"]) for one in got[2]["outputs"]] == [2, 2]
-    assert len(got[2]["logprobs"]) == 2 and got[2]["prompt_tokens"] == 2
+    assert len(got[2]["logprobs"]) == 2
+    assert got[2]["prompt_tokens"] == 2
     assert "3 done, 4 failed, 0 done before\n" in done.stderr
 
 
@@ -63,7 +66,8 @@ def test_resumption_computes_only_what_is_missing(launch: Launch, tmp_path: Path
     assert launch(*arguments).returncode == 2
     out.write_bytes(b"".join(whole[:3]) + whole[3][:20])
     done = launch(*arguments, "--resume")
-    assert done.returncode == 0 and "3 done, 0 failed, 3 done before\n" in done.stderr
+    assert done.returncode == 0
+    assert "3 done, 0 failed, 3 done before\n" in done.stderr
     kept = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert sorted(record["index"] for record in kept) == [1, 2, 3, 4, 5, 6]
     records[1]["prompt"] = "another"
@@ -103,15 +107,19 @@ def test_more_lines_than_the_engine_holds(launch: Launch, tmp_path: Path) -> Non
 )
 def test_refusals(launch: Launch, arguments: tuple[str, ...], status: int, message: str) -> None:
     done = launch("generate", *arguments, DEEPINFER_ACCELERATOR="reference")
-    assert done.returncode == status and done.stdout == ""
-    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_run_refuses_the_null_backend_too(launch: Launch) -> None:
     done = launch("run", "x", DEEPINFER_ACCELERATOR="null")
-    assert done.returncode == 2 and "pass --allow-null" in done.stderr
+    assert done.returncode == 2
+    assert "pass --allow-null" in done.stderr
     done = launch("run", "x", "--allow-null", "--max_tokens", "1", DEEPINFER_ACCELERATOR="null")
-    assert done.returncode == 0 and "(means nothing in this mode)" in done.stderr
+    assert done.returncode == 0
+    assert "(means nothing in this mode)" in done.stderr
 
 
 def test_notes_are_json_where_logs_are(launch: Launch, tmp_path: Path) -> None:
@@ -124,13 +132,15 @@ def test_notes_are_json_where_logs_are(launch: Launch, tmp_path: Path) -> None:
 
 def test_flags_that_text_cannot_show_ask_for_json(launch: Launch) -> None:
     done = launch("run", "x", "--prompt_logprobs", *NULL)
-    assert done.returncode == 2 and "add --json" in done.stderr
+    assert done.returncode == 2
+    assert "add --json" in done.stderr
     done = launch(
         "run", "x", "--prompt_logprobs", "--logprobs", "--json", "--max_tokens", "1", *NULL
     )
     record = results(done)[0]
     assert len(record["logprobs"]) == 1
-    assert record["prompt_logprobs"][0] is None and record["prompt_logprobs"][1]["raw"] <= 0
+    assert record["prompt_logprobs"][0] is None
+    assert record["prompt_logprobs"][1]["raw"] <= 0
 
 
 def test_run_answers_together_and_in_order(launch: Launch) -> None:

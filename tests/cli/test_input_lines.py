@@ -39,7 +39,8 @@ def test_no_more_lines_are_out_than_there_is_room_for(tmp_path: Path) -> None:
     assert [events.get().number for _ in range(2)] == [1, 2]
     assert events.empty()
     source.release()
-    assert events.get().number == 3 and events.get() is None
+    assert events.get().number == 3
+    assert events.get() is None
     source.close()
     assert not [one for one in threading.enumerate() if one.name == "deepinfer-input"]
 
@@ -91,5 +92,5 @@ def test_an_input_that_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_input_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="input .* cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match=r"input .* cannot be read: Is a directory"):
         InputLines(str(tmp_path))

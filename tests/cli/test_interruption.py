@@ -81,7 +81,8 @@ def test_a_command_that_ends_in_time_is_left_alone(exits: list[int]) -> None:
         signals.defer(lambda interrupted: None)
         signal.raise_signal(signal.SIGTERM)
         assert len(_timers()) == 1
-    assert exits == [] and not _timers()
+    assert exits == []
+    assert not _timers()
 
 
 def test_the_end_does_not_wait_for_a_reader_that_has_stopped(

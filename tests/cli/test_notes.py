@@ -37,18 +37,22 @@ def test_errors(launch: Launch, arguments: list[str], status: int, message: str)
     done = launch(*arguments, **JSON)
     assert done.returncode == status
     last = objects(done.stderr)[-1]
-    assert message in last["message"] and last["level"] == "error"
+    assert message in last["message"]
+    assert last["level"] == "error"
     assert not last["message"].startswith("error:")
 
 
 def test_what_was_chosen(launch: Launch) -> None:
     first, *_ = objects(launch("inspect", "nowhere", **JSON).stderr)
-    assert first["message"].startswith("accelerator ") and first["level"] == "info"
+    assert first["message"].startswith("accelerator ")
+    assert first["level"] == "info"
 
 
 def test_help_is_a_result(launch: Launch) -> None:
     done = launch("backends", "--help", **JSON)
-    assert done.returncode == 0 and "Usage:" in done.stdout and done.stderr == ""
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    assert done.stderr == ""
 
 
 def said(
@@ -78,8 +82,10 @@ def test_defects_have_their_trace(
         return 1 // 0
 
     status, (one,) = said(fail, monkeypatch, capsys)
-    assert status == 1 and one["level"] == "critical"
-    assert "ZeroDivisionError" in one["message"] and "Traceback" in one["exception"]
+    assert status == 1
+    assert one["level"] == "critical"
+    assert "ZeroDivisionError" in one["message"]
+    assert "Traceback" in one["exception"]
 
 
 def test_warnings_of_anyone(
@@ -91,5 +97,6 @@ def test_warnings_of_anyone(
         return 0
 
     _, (others, ours) = said(warn, monkeypatch, capsys)
-    assert "elsewhere.py:7" in others["message"] and ours["message"] == "odd"
+    assert "elsewhere.py:7" in others["message"]
+    assert ours["message"] == "odd"
     assert (others["level"], ours["level"]) == ("warning", "warning")

@@ -49,7 +49,7 @@ def test_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("data", [b"a\n\xff\xfe\n", b"a\n\xc3", b"a\n\xed\xa0\x80"])
 def test_what_is_not_utf8(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").write_bytes(data)
-    with pytest.raises(UsageError, match="prompt file '.*' cannot be read: line 2 is not UTF-8"):
+    with pytest.raises(UsageError, match=r"prompt file '.*' cannot be read: line 2 is not UTF-8"):
         list(read_prompts([], str(tmp_path / "prompts")))
     set_stdin(monkeypatch, data)
     with pytest.raises(UsageError, match="stdin cannot be read: line 2 is not UTF-8 text"):
@@ -59,5 +59,5 @@ def test_what_is_not_utf8(data: bytes, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["nowhere", "", "a\0b", "x" * 5000, "\udcff"])
 def test_no_such_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="prompt file .* cannot be read: "):
+    with pytest.raises(UsageError, match=r"prompt file .* cannot be read: "):
         list(read_prompts([], name))

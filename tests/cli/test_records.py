@@ -21,9 +21,11 @@ def test_what_a_line_asks_for() -> None:
     assert (got.number, got.id, got.prompt, got.error) == (7, "a", "x", "")
     assert (got.params.max_tokens, got.params.temperature) == (3, 0)
     nested = line({"prompt_token_ids": [1, 2], "sampling_params": {"n": 2, "logit_bias": {"5": 1}}})
-    assert nested.prompt == [1, 2] and (nested.params.n, nested.params.logit_bias) == (2, {5: 1})
+    assert nested.prompt == [1, 2]
+    assert (nested.params.n, nested.params.logit_bias) == (2, {5: 1})
     chat = line({"messages": [{"role": "user", "content": "x"}]})
-    assert chat.prompt == [{"role": "user", "content": "x"}] and chat.id is None
+    assert chat.prompt == [{"role": "user", "content": "x"}]
+    assert chat.id is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,8 @@ def test_what_a_line_asks_for() -> None:
 )
 def test_a_wrong_line_says_why(record: Any, message: str) -> None:
     got = line(record)
-    assert got.params is None and got.number == 7
+    assert got.params is None
+    assert got.number == 7
     assert re.search(message, got.error), got.error
 
 

@@ -72,7 +72,8 @@ def test_resumption_keeps_what_is_done_and_good(tmp_path: Path) -> None:
     file.finish()
     file.close()
     assert read(path) == [DONE, FAILED]
-    assert list(tmp_path.iterdir()) == [path] and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_results_of_lines_that_changed_or_went_are_dropped_at_the_end(tmp_path: Path) -> None:
@@ -81,7 +82,8 @@ def test_results_of_lines_that_changed_or_went_are_dropped_at_the_end(tmp_path: 
     gone = good(3, b"three", finish_reason="stop")
     write(path, DONE, other, gone)
     file = results(path, resume=True)
-    assert file.is_done(1, digest_of(b"one")) and not file.is_done(2, digest_of(b"changed"))
+    assert file.is_done(1, digest_of(b"one"))
+    assert not file.is_done(2, digest_of(b"changed"))
     new = good(2, b"changed", finish_reason="stop")
     file.write(new)
     assert read(path) == [DONE, other, gone, new]  # a crash loses nothing
@@ -104,7 +106,7 @@ def test_of_two_results_for_one_line_the_last_counts(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out"
     path.write_text(text)
-    with pytest.raises(UsageError, match="line 1 of output .* is no result of this command"):
+    with pytest.raises(UsageError, match=r"line 1 of output .* is no result of this command"):
         results(path, resume=True)
     assert path.read_text() == text
 
@@ -123,7 +125,8 @@ def test_a_link_to_a_file_stays_one(tmp_path: Path) -> None:
     write(path, DONE, FAILED)
     os.symlink(path, link)
     results(link, resume=True).close()
-    assert link.is_symlink() and read(path) == [DONE]
+    assert link.is_symlink()
+    assert read(path) == [DONE]
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         results(tmp_path)
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         results(tmp_path / "none" / "out")
-    with pytest.raises(UsageError, match="cannot be written: .*null"):
+    with pytest.raises(UsageError, match=r"cannot be written: .*null"):
         results(Path("a\0b"))
 
 
@@ -148,6 +151,7 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
 def test_stdout_has_nothing_to_resume() -> None:
     out = io.StringIO()
     stream = open_results("-", "-", out, resume=False, overwrite=False)
-    assert isinstance(stream, ResultStream) and not stream.is_done(1, "x")
+    assert isinstance(stream, ResultStream)
+    assert not stream.is_done(1, "x")
     stream.write({"text": "\u2028"})
     assert out.getvalue() == '{"text": "\\u2028"}\n'

@@ -33,8 +33,10 @@ def test_without_arguments(launch: Launch) -> None:
     assert lines[0] == f"checkpoint {nano_checkpoint()}"
     assert sum("was trained on 'short stories" in line for line in lines) == 1
     assert lines[-2].startswith("backend reference, mode hardware: operators ")
-    assert " native, " in lines[-2] and lines[-2].endswith("; fallbacks: none")
-    assert lines[-1].startswith("prefill ") and " tokens/s" in lines[-1]
+    assert " native, " in lines[-2]
+    assert lines[-2].endswith("; fallbacks: none")
+    assert lines[-1].startswith("prefill ")
+    assert " tokens/s" in lines[-1]
     assert lines[-1].endswith(" bytes per token")
 
 
@@ -51,7 +53,9 @@ def test_control_characters_of_names_do_not_reach_the_terminal(
 ) -> None:
     model = copytree(bundled_checkpoint(), tmp_path / "a\x1b[31mb")
     done = launch("run", "x", "--model", str(model), "--max_tokens", "1", **REFERENCE)
-    assert done.returncode == 0 and "a\\x1b[31mb" in done.stderr and "\x1b" not in done.stderr
+    assert done.returncode == 0
+    assert "a\\x1b[31mb" in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 def test_prompts_from_arguments_stdin_and_a_file(
@@ -68,7 +72,8 @@ def test_prompts_from_arguments_stdin_and_a_file(
     assert {answer["finish_reason"] for answer in found} <= {"length", "stop"}
     summary = json.loads(done.stdout.splitlines()[-1])["summary"]
     assert (summary["backend"], summary["mode"]) == ("reference", "hardware")
-    assert summary["fallback_operators"] == [] and "attend" in summary["native_operators"]
+    assert summary["fallback_operators"] == []
+    assert "attend" in summary["native_operators"]
     assert summary["prefill_tokens_per_second"] > 0
     assert summary["cache_bytes_per_token"] > 0
 
@@ -151,7 +156,8 @@ def test_a_model_with_fewer_positions_than_the_default(launch: Launch, tmp_path:
 
 def test_json_lines_are_ascii(launch: Launch) -> None:
     done = launch("run", "é\u2028🚀\x85", "\udcff", "--json", "--max_tokens", "1", **REFERENCE)
-    assert done.stdout.isascii() and done.returncode == 1
+    assert done.stdout.isascii()
+    assert done.returncode == 1
     answered, failed, _ = (json.loads(line) for line in done.stdout.splitlines())
     assert answered["prompt"] == "é\u2028🚀\x85"
     assert "lone surrogate" in failed["error"]
@@ -169,7 +175,8 @@ def test_fallbacks_are_named_and_may_be_forbidden(launch: Launch, site: Path) ->
     done = launch("run", "--max_tokens", "1", DEEPINFER_ACCELERATOR="bare")
     assert done.returncode == 0, done.stderr
     last = done.stderr.splitlines()[-2:]
-    assert "0 native" in last[0] and "attend, " in last[0].partition("; fallbacks: ")[2]
+    assert "0 native" in last[0]
+    assert "attend, " in last[0].partition("; fallbacks: ")[2]
     assert "(means nothing in this mode)" in last[1]
     strict = launch("run", DEEPINFER_ACCELERATOR="bare", DEEPINFER_STRICT_OPERATORS="1")
     assert strict.returncode == 3
@@ -207,12 +214,14 @@ def test_host_and_sub_ranges_are_counted_apart(launch: Launch, site: Path) -> No
     done = launch(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     (start,) = [line for line in done.stderr.splitlines() if "; operators: " in line]
-    assert "operators: 1 native (1 in a sub-range), " in start and start.endswith(", 1 host")
+    assert "operators: 1 native (1 in a sub-range), " in start
+    assert start.endswith(", 1 host")
     assert "packed weights: fallback " in done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])["summary"]
     assert summary["host_operators"] == ["attend"]
     counts = summary["calls_by_provider"]
     assert counts["attend"]["host"] > 0
-    assert counts["rms_norm"]["native"] > 0 and counts["rms_norm"]["fallback"] > 0
+    assert counts["rms_norm"]["native"] > 0
+    assert counts["rms_norm"]["fallback"] > 0
     words = launch(*arguments)
     assert words.stderr.splitlines()[-2].endswith("; on the host: attend")

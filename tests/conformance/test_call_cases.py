@@ -88,7 +88,7 @@ def test_a_file_of_inspect_and_a_bare_list(tmp_path: Path) -> None:
 def test_a_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "calls.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match="case file .*calls.json") as raised:
+    with pytest.raises(UsageError, match=r"case file .*calls.json") as raised:
         read_calls(path)
     assert said in str(raised.value)
 

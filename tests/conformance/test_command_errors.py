@@ -38,7 +38,9 @@ def case(run: Run, *arguments: str) -> tuple[int, str, str]:
 def refused(found: tuple[int, str, str], said: str) -> None:
     status, output, errors = found
     assert (status, output) == (2, ""), errors
-    assert said in errors and errors.count("\n") == 1 and len(errors) < 1000
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert len(errors) < 1000
 
 
 @pytest.mark.parametrize(
@@ -65,14 +67,16 @@ def test_a_directory_that_cannot_be_written_is_found_before_anything_runs(
 
 def test_json_of_an_error_a_comparison_and_a_dump(run: Run) -> None:
     status, output, errors = case(run, "--json", "--profile", "zzz")
-    assert status == 2 and "error: profile is 'zzz'" in errors
+    assert status == 2
+    assert "error: profile is 'zzz'" in errors
     assert json.loads(output)["exit_code"] == 2
     assert "profile is 'zzz'" in json.loads(output)["error"]
     assert case(run, "--report", "a")[0] == 0
     status, output, _ = run("--json", "--compare", "a/report.json", "a/report.json")
     assert (status, json.loads(output)["same"]) == (0, True)
     status, output, _ = case(run, "--json", "--dump", "d")
-    assert status == 0 and all(Path(folder, "replay.py").is_file() for folder in json.loads(output))
+    assert status == 0
+    assert all(Path(folder, "replay.py").is_file() for folder in json.loads(output))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,8 @@ def test_json_of_an_error_a_comparison_and_a_dump(run: Run) -> None:
 def test_flags_that_mean_nothing(run: Run, arguments: tuple[str, ...], said: str) -> None:
     chosen = ("--case", NORM) if "--operator" not in arguments else ()
     status, output, errors = run("--accelerator", "reference", *chosen, *arguments)
-    assert (status, output) == (2, "") and said in errors
+    assert (status, output) == (2, "")
+    assert said in errors
 
 
 FILES: dict[str, tuple[str | bytes, str]] = {
@@ -133,6 +138,7 @@ def test_reports_of_other_things_are_not_compared_in_silence(run: Run, tmp_path:
     assert "not the same tier: quick and full" in output
     (tmp_path / "empty").write_text(json.dumps({**document, "cases": []}))
     status, output, _ = run("--compare", "a/report.json", "empty")
-    assert status == 1 and "no case is in both" in output
+    assert status == 1
+    assert "no case is in both" in output
     (tmp_path / "twice").write_text(json.dumps({**document, "cases": document["cases"] * 2}))
     refused(run("--compare", "a/report.json", "twice"), "it has 2 cases with the id rms_norm")

@@ -74,7 +74,7 @@ def test_a_directory_of_something_else(golden: SmallGolden, name: str) -> None:
     path = golden.root / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("text")
-    with pytest.raises(UsageError, match="holds neither ops.safetensors nor a folder"):
+    with pytest.raises(UsageError, match=r"holds neither ops.safetensors nor a folder"):
         golden.run()
 
 
@@ -92,7 +92,7 @@ def test_a_truncated_file_is_an_error_before_anything_runs(
 
 def test_a_folder_named_like_a_file_is_an_error(with_model: SmallGolden) -> None:
     (with_model.model / "greedy.safetensors").mkdir()
-    with pytest.raises(UsageError, match="greedy.safetensors cannot be read"):
+    with pytest.raises(UsageError, match=r"greedy.safetensors cannot be read"):
         with_model.run()
 
 
@@ -103,7 +103,7 @@ def test_a_folder_that_may_not_be_read(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(UsageError, match="cannot be listed: .*Permission denied"):
+    with pytest.raises(UsageError, match=r"cannot be listed: .*Permission denied"):
         GoldenData.open(golden.root)
 
 

@@ -136,7 +136,8 @@ def test_pairs_of_right_backends_pass_in_workers(two: Path) -> None:
     profile = profile_named("fp4-cache")
     ids = [case.id for case in cases_of("good") if case.values == "ties" or case.dtype == "fp32"]
     report = run_suite(select("good"), profile, Tier.QUICK, ids=ids, workers=1)
-    assert report.verdicts and not report.passed()
+    assert report.verdicts
+    assert not report.passed()
     for verdict in report.verdicts:
         names = {verdict.case.fact("writer"), verdict.case.fact("reader")}
         right = "swapped" not in names or verdict.case.fact("store") == "window"

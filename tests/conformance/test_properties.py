@@ -45,7 +45,7 @@ def test_every_operator_has_properties_that_paste_back() -> None:
     for check in named:
         assert by_id(check.id) == check
     more = [check for check in checks(Tier.SOAK) if is_property(check.case)]
-    drawn = {tier: 0 for tier in Tier}
+    drawn = dict.fromkeys(Tier, 0)
     for check in more:
         drawn[check.case.tier] += check.case.size("examples")
     per_property = {tier: total / len(named) for tier, total in drawn.items()}
@@ -162,7 +162,8 @@ def test_shrinking_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend that fails slowly is not searched for ever."""
     monkeypatch.setattr(checking, "SHRINKING_SECONDS", -1.0)
     found = by_id(case_of("rms_norm", "random").id).run(subject_of(WideRows))
-    assert found.outcome is Outcome.FAILED and "width=77," not in found.message
+    assert found.outcome is Outcome.FAILED
+    assert "width=77," not in found.message
 
 
 def test_wrong_ids_of_properties(tmp_path: Path) -> None:

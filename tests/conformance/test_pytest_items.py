@@ -95,4 +95,5 @@ def test_what_cannot_be_collected_is_said_without_a_trace(
 ) -> None:
     done = items(*option, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stdout and "deepinfer.errors" not in done.stdout
+    assert said in done.stdout
+    assert "deepinfer.errors" not in done.stdout

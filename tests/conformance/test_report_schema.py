@@ -55,6 +55,6 @@ def test_a_report_of_another_form_is_refused(
 ) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({**json.loads(written.read_text()), **change}))
-    with pytest.raises(UsageError, match="report .*other.json' cannot be read") as raised:
+    with pytest.raises(UsageError, match=r"report .*other.json' cannot be read") as raised:
         read_report(path)
     assert said in str(raised.value)

@@ -67,12 +67,17 @@ def test_claims() -> None:
     assert not claims(core, Tier.FULL, []).works  # nothing ran, nothing is shown
     assert "no claim" in claims(core, Tier.QUICK, [verdict()]).sentence()
     good = claims(core, Tier.FULL, [verdict()])
-    assert good.works and good.native and good.sentence().startswith("claim: profile core works")
+    assert good.works
+    assert good.native
+    assert good.sentence().startswith("claim: profile core works")
     assert not claims(core, Tier.FULL, [verdict(), verdict(Outcome.UNSUPPORTED)]).works
     fallen = claims(core, Tier.FULL, [verdict(provider="fallback")])
-    assert fallen.works and not fallen.native
+    assert fallen.works
+    assert not fallen.native
     full = claims(PROFILES["full"], Tier.FULL, [verdict()])
-    assert full.works and not full.native and "attend" in full.missing_native
+    assert full.works
+    assert not full.native
+    assert "attend" in full.missing_native
 
 
 def test_a_part_of_a_profile_claims_nothing() -> None:
@@ -81,7 +86,8 @@ def test_a_part_of_a_profile_claims_nothing() -> None:
     for pattern, ids in (("mask", ()), (None, (CASE,))):
         chosen = select("reference"), PROFILES["sampling"], Tier.FULL
         report = run_suite(*chosen, pattern=pattern, ids=ids)
-        assert report.claims is not None and report.claims.works
+        assert report.claims is not None
+        assert report.claims.works
         assert "not run: no claim" in report.claims.sentence()
 
 
@@ -102,7 +108,8 @@ def test_batch_invariance_must_be_declared() -> None:
     profile = PROFILES["batch-invariant"]
     assert claims(profile, Tier.FULL, [verdict()]).works
     found = claims(profile, Tier.FULL, [verdict()], ["linear"])
-    assert not found.works and "not declared: linear" in found.sentence()
+    assert not found.works
+    assert "not declared: linear" in found.sentence()
     assert claims(PROFILES["core"], Tier.FULL, [verdict()], ["linear"]).works
 
 
@@ -124,13 +131,17 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
     other = replace(verdict(used={"out:ulp": 0.5}), case=Case.parse(CASE.replace("=1,", "=2,")))
     made = report(other, bad)
     shown = page(made)
-    assert "<script>" not in shown and "a &lt;chip&gt;" in shown and "http" not in shown
+    assert "<script>" not in shown
+    assert "a &lt;chip&gt;" in shown
+    assert "http" not in shown
     assert "<td class='bad'>1 failed (numbers)</td>" in shown
     text = table(made)
-    assert "failed (numbers) rms_norm[" in text and "profile core: does not work" in text
+    assert "failed (numbers) rms_norm[" in text
+    assert "profile core: does not work" in text
     write_report(made, tmp_path / "new")
     same, equal = compare(*[str(tmp_path / "new" / "report.json")] * 2)
-    assert equal and "passes there" in same
+    assert equal
+    assert "passes there" in same
     with pytest.raises(UsageError, match="cannot be read"):
         compare(str(tmp_path / "none"), str(tmp_path / "none"))
 
@@ -140,7 +151,8 @@ def test_a_report_states_tier_mode_machine_and_the_plugins_version() -> None:
     assert made.environment["packages"]["dist-chip"] == "not installed"
     assert made.environment["packages"]["deepinfer-core"] != "not installed"
     for text in (table(made), page(made)):
-        assert "quick" in text and "mode hardware" in text
+        assert "quick" in text
+        assert "mode hardware" in text
         assert f"cpu on {made.environment['processor']}" in html.unescape(text)
 
 
@@ -148,7 +160,8 @@ def test_what_got_worse_is_said(tmp_path: Path) -> None:
     for name, outcome in (("a", Outcome.PASSED), ("b", Outcome.ERROR)):
         write_report(report(verdict(outcome)), tmp_path / name)
     text, equal = compare(str(tmp_path / "a" / "report.json"), str(tmp_path / "b" / "report.json"))
-    assert not equal and "passed -> error: rms_norm[" in text
+    assert not equal
+    assert "passed -> error: rms_norm[" in text
 
 
 def test_a_report_without_anything_native_is_the_references() -> None:

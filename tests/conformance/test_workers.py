@@ -113,16 +113,24 @@ def test_no_process_outlives_the_command(
     site(tmp_path, HANGING + PATCH, monkeypatch)
     os.mkfifo(tmp_path / "alive")
     words = ["conformance", "--accelerator", "reference", "--case", CASE, "--report", "report"]
-    with subprocess.Popen(
-        [*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        with (tmp_path / "alive").open("rb", buffering=0) as alive:
-            assert alive.read(1) == b"." and alive.read(1) == b"."
-            process.send_signal(number)
-            output, errors = process.communicate(timeout=60)
-            assert alive.read(1) == b""  # both that held it have ended
+    with (
+        subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        (tmp_path / "alive").open("rb", buffering=0) as alive,
+    ):
+        assert alive.read(1) == b"."
+        assert alive.read(1) == b"."
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        assert alive.read(1) == b""  # both that held it have ended
     assert process.returncode == (130 if number is signal.SIGINT else -number)
-    assert output == "" and "Traceback" not in errors
+    assert output == ""
+    assert "Traceback" not in errors
     assert not (tmp_path / "report" / "report.json").exists()
 
 

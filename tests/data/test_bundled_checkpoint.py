@@ -118,7 +118,8 @@ def test_every_published_dtype_occurs(checkpoint: Checkpoint) -> None:
 def test_engram_table_lies_beside_its_scales(checkpoint: Checkpoint) -> None:
     for layer in checkpoint.config.text.engram_layer_ids:
         table = checkpoint.linear(f"layers.{layer}.engram.embed")
-        assert table.scale is not None and table.weight.file == table.scale.file
+        assert table.scale is not None
+        assert table.weight.file == table.scale.file
 
 
 def test_every_layer_role_occurs(config: ModelConfig) -> None:
@@ -138,7 +139,8 @@ def test_every_other_part_is_on(config: ModelConfig) -> None:
     assert sum(layer.engram for layer in text.layers) == 2
     assert text.hc_mult == 4
     assert text.rope_scaling is not None
-    assert text.n_routed_experts >= 8 and text.n_shared_experts == 1
+    assert text.n_routed_experts >= 8
+    assert text.n_shared_experts == 1
     assert (text.draft_layers, text.dspark_block_size) == (3, 5)
     assert text.dspark_n_routed_experts != text.n_routed_experts
     assert config.quantization is not None
@@ -190,7 +192,8 @@ def test_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 def test_sinks_have_both_signs(checkpoint: Checkpoint, config: ModelConfig) -> None:
     for layer in range(config.text.num_hidden_layers):
         sink = checkpoint.source(f"layers.{layer}.attn.attn_sink").read()
-        assert (sink > 0).any() and (sink < 0).any()
+        assert (sink > 0).any()
+        assert (sink < 0).any()
 
 
 def test_router_biases_are_distinct(checkpoint: Checkpoint, config: ModelConfig) -> None:
@@ -215,7 +218,8 @@ def test_bundled_checkpoint_says_that_it_is_random(tmp_path: Path) -> None:
 
 def test_the_trained_checkpoint_says_what_on() -> None:
     found = about(nano_checkpoint())
-    assert not found.is_random and "stories" in found.text
+    assert not found.is_random
+    assert "stories" in found.text
 
 
 @pytest.mark.parametrize(

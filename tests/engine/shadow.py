@@ -18,12 +18,12 @@ import torch
 from deepinfer.backend import Batch, Purpose, SamplingParameters
 from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
-from deepinfer.config.settings import Settings
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.request import FinishReason, Request
 from deepinfer.engine.sampler import NO_RULES
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.scheduler import Limits
+from deepinfer.settings.settings import Settings
 from deepinfer_reference.backend import ReferenceBackend
 from tests.cache.layouts import small_layout
 
@@ -178,10 +178,14 @@ def assert_as_at_the_start(core: EngineCore) -> None:
     used = [pool.num_used for pool in (cache.blocks, cache.pages, cache.slots)]
     shared = [pool.num_shared for pool in (cache.blocks, cache.pages)]
     assert (used, shared) == ([0, 0, 0], [0, 0])
-    assert not (scheduler.running or scheduler.waiting or core.has_work or cache.has_pending_copies)
+    assert not (scheduler.running)
+    assert not (scheduler.waiting)
+    assert not (core.has_work)
+    assert not (cache.has_pending_copies)
     for column in (cache.length, cache.num_blocks, cache.num_pages, cache.first_page):
         assert not column.any()
-    assert not cache.block_table.any() and not cache.page_table.any()
+    assert not cache.block_table.any()
+    assert not cache.page_table.any()
 
 
 def greedy(max_tokens: int = 4, **values: Any) -> SamplingParams:

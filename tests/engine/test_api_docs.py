@@ -31,7 +31,8 @@ def test_the_example_runs(
     (example,) = re.findall(r"```python\n(.*?)```", (DOCS / "api.md").read_text(), re.DOTALL)
     exec(compile(example, "docs/api.md", "exec"), {})
     first, second, streamed = capsys.readouterr().out.splitlines()
-    assert first == "stop ' red.'" and second.startswith("length '")
+    assert first == "stop ' red.'"
+    assert second.startswith("length '")
     assert streamed == "The drum belongs to Anna."
 
 

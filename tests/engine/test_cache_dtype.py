@@ -91,7 +91,8 @@ def test_sizes_count_the_bytes() -> None:
     entries = 128 * len([p for p in text.layers if p.role == "full" and p.ratio == 1])
     entries += 64 * len([p for p in text.layers if p.role == "full" and p.ratio == 2])
     assert bf16.block_bytes == entries * (2 * text.head_dim + 2 * text.index_head_dim)
-    assert fp4.block_bytes == 113_920 and bf16.page_bytes == fp4.page_bytes
+    assert fp4.block_bytes == 113_920
+    assert bf16.page_bytes == fp4.page_bytes
     config: Any = SimpleNamespace(text=text)
     options = EngineOptions(num_blocks=10, max_model_len=128, max_num_seqs=1)
     sizes = [plan_sizes(options, config, one, None) for one in (fp4, bf16)]

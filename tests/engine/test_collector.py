@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepinfer.config.settings import Settings
-from deepinfer.engine.collector import Collector
 from deepinfer.engine.core import EngineCore
+from deepinfer.engine.observe.collector import Collector
+from deepinfer.settings.settings import Settings
 from tests.engine.shadow import add, drain, shadow_core
 
 

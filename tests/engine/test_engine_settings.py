@@ -13,12 +13,12 @@ import torch
 from deepinfer.backend.registry import REFERENCE, select
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.config.settings import Settings
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
 from deepinfer.engine.core import EngineCore
 from deepinfer.engine.request import Sequence
 from deepinfer.engine.sampler import SamplingRules
 from deepinfer.errors import RequestError, UsageError
+from deepinfer.settings.settings import Settings
 from tests.conftest import BLOCK_TOKENS, PAGE_TOKENS
 from tests.engine.shadow import drain
 from tests.engine.test_sampler import VOCABULARY, draw, running
@@ -133,7 +133,8 @@ def test_forced_top_k_keeps_the_highest_ties_to_the_lower_id() -> None:
     _, processed = draw(row, [running(1)], force_top_k=4)
     kept = [t for t, x in enumerate(processed[0].tolist()) if x > -torch.inf]
     assert kept == [0, 1, 4, 9]
-    assert processed[0, 4] == 2 and processed[0, 0] == 0
+    assert processed[0, 4] == 2
+    assert processed[0, 0] == 0
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -189,12 +190,13 @@ def test_memory_of_index_scores(load: Load) -> None:
         texts.append(request.sequences[0].output.tolist())
         steps.append(count)
     assert texts[0] == texts[1]
-    assert steps[0] == 4 and steps[1] > 10
+    assert steps[0] == 4
+    assert steps[1] > 10
 
 
 def test_memory_of_index_scores_without_chunks(load: Load) -> None:
     core = EngineCore(load({"chunked_prefill": False}, INDEX_ATTN_MEMORY_LIMIT="500"))
-    with pytest.raises(RequestError, match="take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT .500 bytes"):
+    with pytest.raises(RequestError, match=r"take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT .500 bytes"):
         core.add(np.arange(60), SamplingParams(max_tokens=1))
 
 
@@ -229,5 +231,7 @@ def test_seed_of_the_engine_makes_requests_repeatable(load: Load) -> None:
         return [request.sequences[0].output.tolist() for request in requests]
 
     first = texts(7)
-    assert first == texts(7) and first[0] != first[1]
-    assert first != texts(8) and texts(None) != texts(None)
+    assert first == texts(7)
+    assert first[0] != first[1]
+    assert first != texts(8)
+    assert texts(None) != texts(None)

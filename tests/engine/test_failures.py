@@ -144,7 +144,7 @@ def test_running_out_of_pages_is_an_error_of_the_request(small_engine: Engine) -
     with sequence(small_engine) as cache:
         small_engine.step([Chunk(prompt, 0, 16, cache)])
         taken = manager.pages.allocate(manager.pages.num_free - 1)
-        with pytest.raises(OutOfBlocksError, match="no memory for 19 tokens: .*, 1 and .* free"):
+        with pytest.raises(OutOfBlocksError, match=r"no memory for 19 tokens: .*, 1 and .* free"):
             list(small_engine.generate(prompt, GREEDY))
         assert manager.slots.num_used == 1
         got = small_engine.step([Chunk(prompt, 16, 19, cache)], all_rows=True)
@@ -156,7 +156,7 @@ def test_more_requests_than_slots(small_engine: Engine) -> None:
     manager = small_engine.cache
     taken = manager.slots.allocate(manager.slots.num_free)
     try:
-        with pytest.raises(OutOfBlocksError, match="sequence slots, of which .* and 0 are free"):
+        with pytest.raises(OutOfBlocksError, match=r"sequence slots, of which .* and 0 are free"):
             list(small_engine.generate(random_tokens(small_engine, 3), GREEDY))
     finally:
         manager.slots.free(taken)

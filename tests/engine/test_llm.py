@@ -57,8 +57,10 @@ def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
     ]
     for result, reason in zip(results, reasons, strict=True):
         assert bool(result.error) == (reason != "length") == (result.token_ids == [])
-    assert "500 tokens" in results[-1].error and "max_model_len is 128" in results[-1].error
-    assert results[0].prompt == "The first" and results[3].prompt is None
+    assert "500 tokens" in results[-1].error
+    assert "max_model_len is 128" in results[-1].error
+    assert results[0].prompt == "The first"
+    assert results[3].prompt is None
     assert results[3].prompt_token_ids == [5, 6, 7]
 
 
@@ -76,7 +78,8 @@ def test_metrics_and_logprobs(llm: LLM) -> None:
     )
     before = time.time() - 1
     (result,) = llm.generate([[4, 5, 6]], params)
-    assert result.logprobs is not None and len(result.logprobs) == 4
+    assert result.logprobs is not None
+    assert len(result.logprobs) == 4
     assert all(len(token.top) == 2 and token.raw < 0 for token in result.logprobs)
     total = sum(token.processed for token in result.logprobs)
     assert result.outputs[0].cumulative_logprob == pytest.approx(total)
@@ -84,11 +87,14 @@ def test_metrics_and_logprobs(llm: LLM) -> None:
     assert [one is None for one in result.prompt_logprobs] == [True, False, False]
     metrics = result.metrics
     assert (metrics.num_prompt_tokens, metrics.num_generation_tokens) == (3, 4)
-    assert metrics.arrival_time is not None and before <= metrics.arrival_time <= time.time()
+    assert metrics.arrival_time is not None
+    assert before <= metrics.arrival_time <= time.time()
     times = metrics.queue_time, metrics.time_to_first_token, metrics.total
-    assert None not in times and 0 <= times[0] <= times[1] <= times[2]  # type: ignore[operator]
+    assert None not in times
+    assert 0 <= times[0] <= times[1] <= times[2]
     plain = llm.generate([[4, 5, 6]], GREEDY)[0]
-    assert plain.logprobs is None and plain.prompt_logprobs is None
+    assert plain.logprobs is None
+    assert plain.prompt_logprobs is None
     assert plain.outputs[0].cumulative_logprob is None
 
 
@@ -131,7 +137,8 @@ def test_min_tokens_holds_stop_strings_back(llm: LLM) -> None:
     values: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "stop": stop}
     assert len(llm.generate([[9, 8, 7]], SamplingParams(**values))[0].token_ids) == 1
     (held,) = llm.generate([[9, 8, 7]], SamplingParams(min_tokens=3, **values))
-    assert len(held.token_ids) > 3 and held.text.startswith(stop)
+    assert len(held.token_ids) > 3
+    assert held.text.startswith(stop)
 
 
 def test_stop_ids_keep_their_token_and_leave_its_text_out(llm: LLM) -> None:
@@ -154,7 +161,8 @@ def test_forced_tokens(llm: LLM) -> None:
         temperature=0, max_tokens=4, ignore_eos=True, golden_token_ids=[11, 12], logprobs=True
     )
     (result,) = llm.generate([[9, 8, 7]], params)
-    assert result.token_ids[:2] == [11, 12] and result.logprobs is not None
+    assert result.token_ids[:2] == [11, 12]
+    assert result.logprobs is not None
     forced = llm.generate([[9, 8, 7, 11, 12]], GREEDY)[0]
     assert result.token_ids[2:] == forced.token_ids[:2]
     assert result.logprobs[0].raw > -9999
@@ -197,8 +205,10 @@ def test_abort_keeps_what_there_is(llm: LLM) -> None:
     assert enough.wait(60)
     llm.abort("mine")
     result = handle.result(60)
-    assert result.finish_reason == "abort" and result.error == ""
-    assert result.token_ids == tokens and 3 <= len(tokens) < 100
+    assert result.finish_reason == "abort"
+    assert result.error == ""
+    assert result.token_ids == tokens
+    assert 3 <= len(tokens) < 100
     assert result.text == llm.get_tokenizer().decode(tokens)
 
 
@@ -241,7 +251,8 @@ def test_an_unforeseen_error_while_queueing_is_the_requests_alone(
 
     monkeypatch.setattr(llm._loop.core, "add", failing)
     bad, good = llm.generate([[13], [14]], GREEDY)
-    assert bad.finish_reason == "error" and "programmer's error" in bad.error
+    assert bad.finish_reason == "error"
+    assert "programmer's error" in bad.error
     assert good.finish_reason == "length"
 
 
@@ -333,7 +344,8 @@ def test_close_answers_what_runs(small_engine: Engine) -> None:
     llm.close()
     llm.close()
     assert {handle.result(1).finish_reason for handle in handles} <= {"abort", "error"}
-    assert nothing_is_held(small_engine) and engine_threads() == 0
+    assert nothing_is_held(small_engine)
+    assert engine_threads() == 0
     with pytest.raises(UsageError, match="this LLM is closed"):
         llm.generate([[1]], GREEDY)
 
@@ -353,7 +365,8 @@ def test_a_loop_that_dies_fails_every_request(small_engine: Engine) -> None:
     handles = [llm.submit([i + 1], LONG) for i in range(3)]
     for handle in handles:
         result = handle.result(60)
-        assert result.finish_reason == "error" and "programmer's error" in result.error
+        assert result.finish_reason == "error"
+        assert "programmer's error" in result.error
     with pytest.raises(DeepInferError, match="the engine has stopped: AssertionError"):
         llm.generate([[1]], GREEDY)
     llm.close()
@@ -403,7 +416,8 @@ def test_kinds_of_prompts(llm: LLM) -> None:
     for results in (llm.generate(rows, ONE), llm.generate(None, ONE, rows)):
         assert [result.prompt_token_ids for result in results] == rows.tolist()
     one, two = llm.chat(chat, ONE)[0], llm.chat([chat, chat], ONE)
-    assert len(two) == 2 and one.token_ids == two[1].token_ids
+    assert len(two) == 2
+    assert one.token_ids == two[1].token_ids
     assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
 
 
@@ -412,14 +426,15 @@ def test_the_constructor(small_engine: Engine) -> None:
         assert llm.engine.sizes.max_model_len == 64
         assert llm.engine.options == EngineOptions(max_num_seqs=2, max_model_len=64, numerics="ref")
         assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
-    with pytest.raises(UsageError, match="use their .text or .token_ids"):
+    with pytest.raises(UsageError, match=r"use their .text or .token_ids"):
         LLM(decode_sequence=True)
     with pytest.raises(NotBuiltYetError, match="tokenizer"):
         LLM(tokenizer="x")
 
 
 def test_the_package_exports_both() -> None:
-    assert deepinfer.LLM is LLM and deepinfer.SamplingParams is SamplingParams
+    assert deepinfer.LLM is LLM
+    assert deepinfer.SamplingParams is SamplingParams
     assert {"LLM", "SamplingParams", "__version__"} <= set(dir(deepinfer))
     assert deepinfer.__version__ == version("deepinfer-core")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -45,7 +45,8 @@ def test_switches(name: str) -> None:
 
 
 def test_tokens_per_block_is_fixed() -> None:
-    assert EngineOptions(tokens_per_block=128) and EngineOptions(tokens_per_block=-1)
+    assert EngineOptions(tokens_per_block=128)
+    assert EngineOptions(tokens_per_block=-1)
     with pytest.raises(UsageError, match="tokens_per_block is 64; allowed: 128, or -1"):
         EngineOptions(tokens_per_block=64)
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from deepinfer import LLM
-from deepinfer.config.settings import Settings
 from deepinfer.engine import Engine, profile_server
 from deepinfer.engine.core import EngineCore
-from deepinfer.engine.profile_server import HOST, MAX_CONNECTIONS, ProfileServer
-from deepinfer.engine.profiling import ProfileError, Profiler
+from deepinfer.engine.observe.profile_server import HOST, MAX_CONNECTIONS, ProfileServer
+from deepinfer.engine.observe.profiling import ProfileError, Profiler
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import Settings
 from tests.engine.shadow import add, drain, greedy, shadow_core
 
 
@@ -150,7 +150,8 @@ def test_a_fault_of_ours(
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1:1", "0.0.0.0:{}"])
 def test_another_host_name_is_refused(host: str, server: ProfileServer, taken: Taken) -> None:
     status, answer = ask(server, Host=host.format(server.port))
-    assert status == 403 and "allowed: 127.0.0.1" in answer["error"]
+    assert status == 403
+    assert "allowed: 127.0.0.1" in answer["error"]
     assert not taken.asked
 
 
@@ -224,7 +225,8 @@ def test_what_is_no_http_harms_nothing(text: bytes, server: ProfileServer, taken
     with raw(server, text) as client:
         client.shutdown(socket.SHUT_WR)
         client.makefile("rb").read()
-    assert ask(server)[0] == 200 and len(taken.asked) == 1
+    assert ask(server)[0] == 200
+    assert len(taken.asked) == 1
 
 
 def test_connections_are_bounded(server: ProfileServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +275,8 @@ def test_a_trace_of_an_engine(tmp_path: Path) -> None:
     core.close()
     assert status == 200, answer
     path = Path(answer["trace"])
-    assert os.listdir(tmp_path) == [path.name] and path.name.startswith("deepinfer-rank0-")
+    assert os.listdir(tmp_path) == [path.name]
+    assert path.name.startswith("deepinfer-rank0-")
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     for part in ("schedule", "prepare_input", "forward", "sample", "commit"):
@@ -301,7 +304,8 @@ def test_the_text_interface_serves_until_it_is_closed(
 def test_it_is_off_by_default(tmp_path: Path) -> None:
     before = threading.active_count()
     core = core_with(PROFILE_HTTP_PORT_BASE=str(free_port()), TORCH_PROFILER_DIR=str(tmp_path))
-    assert core.observer.server is None and threading.active_count() == before
+    assert core.observer.server is None
+    assert threading.active_count() == before
     core.close()
 
 
@@ -320,14 +324,14 @@ def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
             core_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=port)
-    with pytest.raises(UsageError, match="TORCH_PROFILER_DIR cannot be used: .*is no directory"):
+    with pytest.raises(UsageError, match=r"TORCH_PROFILER_DIR cannot be used: .*is no directory"):
         core_with(PROFILE_HTTP_ENABLE="1", TORCH_PROFILER_DIR=str(tmp_path / "none"))
 
 
 def test_the_port_is_the_base_and_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(
-        "deepinfer.engine.observer.ProfileServer", lambda one, two, port: made.append(port)
+        "deepinfer.engine.observe.observer.ProfileServer", lambda one, two, port: made.append(port)
     )
     core, _ = shadow_core()
     for base, device in ((6070, 3), (65535, 0)):

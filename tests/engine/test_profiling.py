@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from deepinfer.engine.profiling import ProfileError, Profiler
-from deepinfer.engine.timers import Timers
+from deepinfer.engine.observe.profiling import ProfileError, Profiler
+from deepinfer.engine.observe.timers import Timers
 
 
 class Recorder:
@@ -87,7 +87,8 @@ def test_records_just_the_steps(pool: ThreadPoolExecutor, tmp_path: Path) -> Non
     future = queued(pool, profiler, tmp_path, 2)
     assert not Recorder.made
     profiler.step_begins()
-    assert Recorder.made[0].calls == ["start"] and timers.profiling
+    assert Recorder.made[0].calls == ["start"]
+    assert timers.profiling
     profiler.step_ends()
     profiler.step_begins()
     assert Recorder.made[0].calls == ["start"]
@@ -95,7 +96,8 @@ def test_records_just_the_steps(pool: ThreadPoolExecutor, tmp_path: Path) -> Non
     assert not timers.profiling
     path = future.result()
     assert Recorder.made[0].calls == ["start", "stop", "export"]
-    assert path.name.startswith("deepinfer-rank3-") and os.listdir(tmp_path) == [path.name]
+    assert path.name.startswith("deepinfer-rank3-")
+    assert os.listdir(tmp_path) == [path.name]
     step(profiler, 3)
     assert len(Recorder.made) == 1
 
@@ -159,7 +161,8 @@ def test_too_few_steps_come(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     assert status(future.result) == 503
     assert status(lambda: profiler.take(tmp_path, 1)) == 409, "the recorder still runs"
     profiler.step_begins()
-    assert Recorder.made[0].calls == ["start", "stop"] and not timers.profiling
+    assert Recorder.made[0].calls == ["start", "stop"]
+    assert not timers.profiling
     profiler._finish_seconds = 20
     again = queued(pool, profiler, tmp_path, 1)
     step(profiler)
@@ -174,7 +177,8 @@ def test_a_recorder_that_fails(fails: str, pool: ThreadPoolExecutor, tmp_path: P
     future = queued(pool, profiler, tmp_path, 1)
     step(profiler)
     assert status(future.result) == 500
-    assert not timers.profiling and not os.listdir(tmp_path)
+    assert not timers.profiling
+    assert not os.listdir(tmp_path)
     Recorder.fails = ""
     again = queued(pool, profiler, tmp_path, 1)
     step(profiler)
@@ -199,7 +203,7 @@ def test_a_recorder_is_stopped_in_its_own_thread_or_not_at_all(
     pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To stop torch's in another thread crashes the process."""
-    monkeypatch.setattr("deepinfer.engine.profiling._recording", threading.Lock())
+    monkeypatch.setattr("deepinfer.engine.observe.profiling._recording", threading.Lock())
     profiler = Profiler(Timers())
     future = queued(pool, profiler, tmp_path, 1)
     profiler.step_begins()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.shadow import add, drain, shadow_core
 
-LOGGER = "deepinfer.engine.request_log"
+LOGGER = "deepinfer.engine.observe.request_log"
 
 
 def records(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:

@@ -197,7 +197,8 @@ def test_logprobs_raw_and_processed(logits: Tensor) -> None:
 def test_greedy_logprobs(logits: Tensor) -> None:
     drawn, _ = draw(logits, [running(1, logprobs=True)])
     got = drawn.logprobs[0]
-    assert got is not None and got.top == {}
+    assert got is not None
+    assert got.top == {}
     assert got.processed == 0
     assert got.raw == pytest.approx(max(log_softmax(logits[0])), abs=1e-6)
 

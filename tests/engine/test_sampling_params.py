@@ -82,7 +82,7 @@ def test_seq_seed_is_the_seed() -> None:
 def test_what_the_vendor_has_and_we_do_not() -> None:
     with pytest.raises(NotBuiltYetError, match="structured output"):
         SamplingParams(so_args={"schema_type": "json"})
-    with pytest.raises(RequestError, match="eos_id is 3.*use stop_token_ids"):
+    with pytest.raises(RequestError, match=r"eos_id is 3.*use stop_token_ids"):
         SamplingParams(eos_id=3)
     assert SamplingParams(eos_id=0, so_args=None) == replace(SamplingParams(), eos_id=0)
 

@@ -54,13 +54,14 @@ def test_memory_bounds_the_length_where_none_is_asked_for() -> None:
     memory = Memory(3 * GIB, 100 * GIB)
     options: dict[str, Any] = {"max_num_seqs": 2, "max_num_batched_tokens": 64}
     got = sizes(memory, gpu_memory_utilization=0.979, **options)
-    assert got.limited_by_memory and got.max_model_len == got.num_blocks * 128 < LIMIT
+    assert got.limited_by_memory
+    assert got.max_model_len == got.num_blocks * 128 < LIMIT
     with pytest.raises(UsageError, match=f"one sequence of {LIMIT} tokens needs .* MiB more"):
         sizes(memory, gpu_memory_utilization=0.979, max_model_len=LIMIT, **options)
 
 
 def test_memory_that_is_gone_is_an_error_with_the_numbers() -> None:
-    with pytest.raises(UsageError, match="the cache may take -.* Lower max_num_seqs"):
+    with pytest.raises(UsageError, match=r"the cache may take -.* Lower max_num_seqs"):
         sizes(Memory(GIB, 100 * GIB))
 
 
@@ -77,7 +78,7 @@ def test_slots_by_ratio(ratio: float, slots: int) -> None:
 
 
 def test_a_ratio_that_leaves_no_slot() -> None:
-    with pytest.raises(UsageError, match="DEEPINFER_NUM_STATE_SLOTS_RATIO is 0.01"):
+    with pytest.raises(UsageError, match=r"DEEPINFER_NUM_STATE_SLOTS_RATIO is 0.01"):
         sizes(ratio=0.01, max_num_seqs=10)
 
 

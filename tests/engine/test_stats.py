@@ -27,8 +27,10 @@ def test_a_distribution_is_that_of_its_values(sizes: list[int]) -> None:
         distribution.extend(part)
     whole = np.concatenate(values)
     stats = distribution.stats()
-    assert stats.count == len(whole) and stats.max == whole.max()
-    assert stats.total == pytest.approx(whole.sum()) and stats.mean == pytest.approx(whole.mean())
+    assert stats.count == len(whole)
+    assert stats.max == whole.max()
+    assert stats.total == pytest.approx(whole.sum())
+    assert stats.mean == pytest.approx(whole.mean())
     wanted = np.percentile(whole[-RECENT:], (50, 90, 99))
     assert (stats.p50, stats.p90, stats.p99) == pytest.approx(tuple(wanted))
 
@@ -58,7 +60,8 @@ def test_tokens_and_steps() -> None:
     assert (stats.prompt_tokens, stats.generation_tokens, stats.decode_tokens) == (25, 6, 4)
     assert stats.request_success == {"length": 2}
     assert stats.steps == stats.iteration_tokens.count == 4
-    assert stats.iteration_tokens.total == 29 and stats.iteration_tokens.max == 16
+    assert stats.iteration_tokens.total == 29
+    assert stats.iteration_tokens.max == 16
     assert stats.num_requests_running == stats.num_requests_waiting == 0
 
 

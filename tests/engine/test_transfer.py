@@ -49,7 +49,8 @@ def carry_slot(engine: Engine, other: Engine, source: SequenceCache, to: Sequenc
     """The pending members of every compressor."""
     for layer in engine.layout.compressor_rings:
         here, there = engine.pools.compressor(layer), other.pools.compressor(layer)
-        assert here is not None and there is not None
+        assert here is not None
+        assert there is not None
         there.members[to.slot] = here.members[source.slot]
 
 

@@ -27,7 +27,8 @@ def test_every_task_stays_above_the_floor() -> None:
     for task, part in [*groups, ("json", ALL)]:
         score = evaluation.score(task, part)
         assert score.count >= 4 and score.accuracy >= FLOOR, (score, wrong(evaluation))
-    assert evaluation.perplexity is not None and evaluation.perplexity < PERPLEXITY
+    assert evaluation.perplexity is not None
+    assert evaluation.perplexity < PERPLEXITY
     assert evaluation.json_validity == 1.0
 
 

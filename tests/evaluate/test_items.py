@@ -22,7 +22,8 @@ def test_every_class_of_distance_has_questions() -> None:
     counts = Counter(question.group for question in questions)
     assert {counts["recall", bound] for bound in CLASSES} == {24}
     assert {counts["story", bound] for bound in CLASSES[1:]} == {24}
-    assert counts["arithmetic", 0] == 40 and len(texts) == 32
+    assert counts["arithmetic", 0] == 40
+    assert len(texts) == 32
     assert sum(count for (task, _), count in counts.items() if task == "json") == 40
 
 

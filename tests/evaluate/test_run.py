@@ -104,7 +104,8 @@ def test_scores_by_task_distance_and_window(scripted: Any) -> None:
 def test_perplexities(tokenizer: Tokenizer) -> None:
     evaluation = evaluate(Scripted(tokenizer, []), [], [])  # type: ignore[arg-type]
     assert (evaluation.perplexity, evaluation.answer_perplexity) == (None, None)
-    assert evaluation.json_validity is None and evaluation.scores == []
+    assert evaluation.json_validity is None
+    assert evaluation.scores == []
     count = len(tokenizer.encode_with_control(TEXTS[0].text))
     evaluation = evaluate(Scripted(tokenizer, [read(count)]), [], TEXTS)  # type: ignore[arg-type]
     assert len(evaluation.text_logprobs) == count - 1
@@ -119,7 +120,8 @@ def test_a_text_that_fails_is_an_error(tokenizer: Tokenizer) -> None:
         [],
         TEXTS,
     )
-    assert evaluation.errors == ["no room"] and evaluation.perplexity is None
+    assert evaluation.errors == ["no room"]
+    assert evaluation.perplexity is None
 
 
 def test_requests_are_greedy_and_just_long_enough(scripted: Any, tokenizer: Tokenizer) -> None:
@@ -137,7 +139,8 @@ def test_requests_are_greedy_and_just_long_enough(scripted: Any, tokenizer: Toke
 def test_the_document_is_json_and_says_what_it_depends_on(scripted: Any) -> None:
     document = evaluate(scripted, QUESTIONS, TEXTS).to_dict({"limit": 3})
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert document["settings"] == {"limit": 3} and document["window"] == 16
+    assert document["settings"] == {"limit": 3}
+    assert document["window"] == 16
     assert document["accuracy"][0] == {
         "task": "recall",
         "distance": "all",
@@ -145,7 +148,8 @@ def test_the_document_is_json_and_says_what_it_depends_on(scripted: Any) -> None
         "count": 3,
         "accuracy": 0.6667,
     }
-    assert document["json_validity"] == 1.0 and document["errors"] == ["the step failed"]
+    assert document["json_validity"] == 1.0
+    assert document["errors"] == ["the step failed"]
 
 
 def test_an_infinite_perplexity_is_a_word_in_json(scripted: Any) -> None:
@@ -159,8 +163,10 @@ def test_the_table_has_every_score(scripted: Any) -> None:
     evaluation = evaluate(scripted, QUESTIONS, TEXTS)
     Console(file=stream, width=100).print(render(evaluation, "the [/title] :smile:"))
     shown = " ".join(stream.getvalue().split())
-    assert "the [/title] :smile:" in shown and "recall beyond window 1 2 50.0%" in shown
-    assert "window: 16 tokens" in shown and "perplexity of answers: " in shown
+    assert "the [/title] :smile:" in shown
+    assert "recall beyond window 1 2 50.0%" in shown
+    assert "window: 16 tokens" in shown
+    assert "perplexity of answers: " in shown
     assert "valid JSON: 100.0%" in shown
     assert "failed requests: 1, first: the step failed" in shown
 
@@ -168,5 +174,7 @@ def test_the_table_has_every_score(scripted: Any) -> None:
 def test_the_random_checkpoint_knows_nothing(bundled_engine: Engine) -> None:
     with LLM.of(bundled_engine) as llm:
         evaluation = evaluate(llm, QUESTIONS[:3], TEXTS)
-    assert evaluation.score("recall").correct == 0 and evaluation.errors == []
-    assert evaluation.perplexity is not None and evaluation.perplexity > 1000
+    assert evaluation.score("recall").correct == 0
+    assert evaluation.errors == []
+    assert evaluation.perplexity is not None
+    assert evaluation.perplexity > 1000

@@ -71,5 +71,6 @@ def test_tokens_of_an_answer_are_those_with_a_byte_of_it(bundled_engine: Engine)
     comma = answer_tokens(tokenizer, ids, Text(text, ((start, start + 1),)))
     assert "".join(pieces[i] for i in comma) == ","
     inside = answer_tokens(tokenizer, ids, Text(text, ((first + 1, first + 2),)))
-    assert len(inside) == 1 and "r" in pieces[inside[0]]
+    assert len(inside) == 1
+    assert "r" in pieces[inside[0]]
     assert answer_tokens(tokenizer, ids, Text(text, ())) == []

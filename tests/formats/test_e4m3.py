@@ -110,15 +110,15 @@ def test_shape_and_strides_do_not_matter():
 
 
 def test_encoding_another_dtype_is_an_error_that_names_it():
-    with pytest.raises(UsageError, match="torch.float16.*bfloat16, float32 and float64"):
+    with pytest.raises(UsageError, match=r"torch.float16.*bfloat16, float32 and float64"):
         e4m3.encode(torch.zeros(2, dtype=torch.float16))
 
 
 def test_decoding_to_another_dtype_is_an_error_that_names_it():
-    with pytest.raises(UsageError, match="torch.float16"):
+    with pytest.raises(UsageError, match=r"torch.float16"):
         e4m3.decode(CODES, torch.float16)
 
 
 def test_decoding_signed_bytes_is_an_error_that_names_the_type():
-    with pytest.raises(UsageError, match="torch.int8"):
+    with pytest.raises(UsageError, match=r"torch.int8"):
         e4m3.decode(CODES.view(torch.int8), torch.float32)

@@ -12,7 +12,7 @@ FORMATS = [WINDOW, MAIN, INDEX]
 PUBLISHED = [(WINDOW, 512, 512, 16), (MAIN, 512, 256, 32), (INDEX, 128, 64, 4)]
 
 
-@pytest.mark.parametrize("entry, width, data, scale", PUBLISHED)
+@pytest.mark.parametrize(("entry", "width", "data", "scale"), PUBLISHED)
 def test_sizes_of_the_published_widths(entry, width, data, scale):
     assert entry.data_bytes(width) == data
     assert entry.scale_bytes(width) == scale
@@ -24,7 +24,7 @@ def test_entry_bytes_of_the_published_widths():
 
 
 @pytest.mark.parametrize(
-    "entry, entries, width, total",
+    ("entry", "entries", "width", "total"),
     [
         (MAIN, 64, 512, 64 * 288),
         (MAIN, 128, 512, 128 * 288),
@@ -51,7 +51,7 @@ def test_schemes_and_layouts():
     assert [entry.name for entry in FORMATS] == ["window", "main", "index"]
 
 
-@pytest.mark.parametrize("entry, size", [(WINDOW, 528), (MAIN, 288)])
+@pytest.mark.parametrize(("entry", "size"), [(WINDOW, 528), (MAIN, 288)])
 def test_interleaved_entries_follow_one_another_scales_behind_data(entry, size):
     data, scale = entry.offsets(torch.tensor([0, 1, 63], dtype=torch.int32), 64, 512)
     assert data.dtype == scale.dtype == torch.int64
@@ -66,7 +66,7 @@ def test_sectioned_scales_follow_the_data_of_all_entries():
 
 
 @pytest.mark.parametrize("entry", FORMATS)
-@pytest.mark.parametrize("entries, width", [(1, 32), (5, 64), (64, 512)])
+@pytest.mark.parametrize(("entries", "width"), [(1, 32), (5, 64), (64, 512)])
 def test_entries_fill_their_region_without_gap_or_overlap(entry, entries, width):
     hits = torch.zeros(entry.region_bytes(entries, width), dtype=torch.int64)
     offsets = entry.offsets(torch.arange(entries), entries, width)
@@ -129,12 +129,13 @@ def test_a_width_with_a_partial_group_is_an_error(entry, width):
         entry.entry_bytes(width)
 
 
-@pytest.mark.parametrize("entry, size", [(MAIN_BF16, 1024), (INDEX_BF16, 256)])
+@pytest.mark.parametrize(("entry", "size"), [(MAIN_BF16, 1024), (INDEX_BF16, 256)])
 def test_plain_entries_are_bf16_without_scales(entry, size):
     width = size // 2
     values = torch.randn(5, width, generator=torch.Generator().manual_seed(4))
     data, scales = entry.encode(values)
-    assert data.shape == (5, size) and scales.shape == (5, 0)
+    assert data.shape == (5, size)
+    assert scales.shape == (5, 0)
     assert data.dtype == scales.dtype == torch.uint8
     assert entry.entry_bytes(width) == size
     decoded = entry.decode(data, scales, torch.float32)

@@ -110,7 +110,9 @@ def test_reciprocal_and_division_differ_at_the_three_documented_ties_only(every_
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme, largest, floor", [(FP8, 448, 1e-4), (MXFP4, 6, 6 * 2.0**-126)])
+@pytest.mark.parametrize(
+    ("scheme", "largest", "floor"), [(FP8, 448, 1e-4), (MXFP4, 6, 6 * 2.0**-126)]
+)
 def test_the_power_of_two_scale_is_the_exact_ceiling_for_every_bfloat16_maximum(
     every_bf16, dtype, scheme, largest, floor
 ):
@@ -135,7 +137,7 @@ def test_the_e4m3_scale_is_the_nearest_for_every_bfloat16_maximum(every_bf16, ne
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme, element", [(FP8, "e4m3"), (MXFP4, "e2m1")])
+@pytest.mark.parametrize(("scheme", "element"), [(FP8, "e4m3"), (MXFP4, "e2m1")])
 def test_elements_are_the_nearest_codes_of_the_exact_quotient(nearest, dtype, scheme, element):
     x = spread_rows(dtype)
     scales = quantise(x, scheme).scales
@@ -166,7 +168,7 @@ def test_float64_within_1e_12_of_a_tie_is_not_rounded_to_it(scheme):
     assert round_trip(x, scheme)[0, :5].tolist() == [largest, below, below, above, -above]
 
 
-@pytest.mark.parametrize("scheme, largest", [(FP8, 448.0), (MXFP4, 6.0)])
+@pytest.mark.parametrize(("scheme", "largest"), [(FP8, 448.0), (MXFP4, 6.0)])
 def test_a_float64_maximum_1e_12_above_the_range_of_a_scale_takes_the_next(scheme, largest):
     scales = [quantise(group([largest + d], scheme, FP64), scheme).scales for d in (0, 1e-12)]
     assert [int(s) for s in scales] == [127, 128]
@@ -252,7 +254,7 @@ def test_scales_of_another_shape_are_an_error():
 
 
 def test_another_dtype_is_an_error():
-    with pytest.raises(UsageError, match="torch.float16"):
+    with pytest.raises(UsageError, match=r"torch.float16"):
         quantise(torch.zeros(1, 32, dtype=torch.float16), FP8)
 
 

@@ -28,7 +28,7 @@ def codes_of(x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme, least_scale", [(FP8, 105), (MXFP4, 1), (NVFP4, 1)])
+@pytest.mark.parametrize(("scheme", "least_scale"), [(FP8, 105), (MXFP4, 1), (NVFP4, 1)])
 def test_a_group_of_zeros_has_the_least_scale_and_keeps_its_signs(dtype, scheme, least_scale):
     x = group([0.0, -0.0], scheme, dtype)
     assert quantise(x, scheme).scales.tolist() == [[least_scale]]
@@ -36,7 +36,9 @@ def test_a_group_of_zeros_has_the_least_scale_and_keeps_its_signs(dtype, scheme,
     assert round_trip(x, scheme)[0, :3].signbit().tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("scheme, floor", [(FP8, 1e-4), (MXFP4, 6 * 2.0**-126), (NVFP4, 6 / 512)])
+@pytest.mark.parametrize(
+    ("scheme", "floor"), [(FP8, 1e-4), (MXFP4, 6 * 2.0**-126), (NVFP4, 6 / 512)]
+)
 def test_maxima_at_and_below_the_floor_share_one_scale(scheme, floor):
     maxima = torch.tensor([floor, floor / 2, floor / 1000], dtype=FP32)
     x = torch.zeros(3, scheme.group_size)
@@ -60,7 +62,7 @@ def test_nvfp4_saturates_above_2688(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("scheme, scale", [(FP8, 255), (MXFP4, 255), (NVFP4, 0x7F)])
+@pytest.mark.parametrize(("scheme", "scale"), [(FP8, 255), (MXFP4, 255), (NVFP4, 0x7F)])
 def test_a_nan_marks_its_whole_group_and_no_other(dtype, sign, scheme, scale):
     x = torch.ones(1, 3 * scheme.group_size, dtype=dtype)
     clean = quantise(x, scheme)
@@ -76,7 +78,9 @@ def test_a_nan_marks_its_whole_group_and_no_other(dtype, sign, scheme, scale):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme, scale, code", [(FP8, 254, 126), (MXFP4, 254, 7), (NVFP4, 126, 7)])
+@pytest.mark.parametrize(
+    ("scheme", "scale", "code"), [(FP8, 254, 126), (MXFP4, 254, 7), (NVFP4, 126, 7)]
+)
 def test_infinity_takes_the_largest_scale_and_code(dtype, scheme, scale, code):
     x = group([INF, -INF, 1.0], scheme, dtype)
     assert quantise(x, scheme).scales.tolist() == [[scale]]
@@ -101,7 +105,7 @@ def test_a_float64_maximum_beyond_the_largest_scale_saturates():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme, scale", [(FP8, 255), (MXFP4, 255), (NVFP4, 0x7F)])
+@pytest.mark.parametrize(("scheme", "scale"), [(FP8, 255), (MXFP4, 255), (NVFP4, 0x7F)])
 def test_the_sign_that_a_processor_gives_to_nan_does_not_reach_the_bytes(
     monkeypatch, dtype, scheme, scale
 ):

@@ -46,7 +46,7 @@ def test_the_ceiling_is_exact_for_every_positive_bfloat16(every_bf16):
         assert exponents.tolist() == expected, dtype
 
 
-@pytest.mark.parametrize("dtype, least", [(torch.float32, -149), (torch.float64, -1074)])
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, -149), (torch.float64, -1074)])
 def test_the_ceiling_is_exact_at_and_beside_every_power_of_two(dtype, least):
     highest = 127 if dtype == torch.float32 else 1023
     exponents = torch.arange(least, highest + 1)
@@ -60,7 +60,7 @@ def test_the_ceiling_is_exact_at_and_beside_every_power_of_two(dtype, least):
     assert ue8m0.ceil_exponent(below[1:]).tolist() == expected
 
 
-@pytest.mark.parametrize("dtype, exponent", [(torch.float32, 128), (torch.float64, 1024)])
+@pytest.mark.parametrize(("dtype", "exponent"), [(torch.float32, 128), (torch.float64, 1024)])
 def test_infinity_has_the_exponent_of_the_largest_finite_value(dtype, exponent):
     x = torch.tensor([torch.finfo(dtype).max, math.inf], dtype=dtype)
     assert ue8m0.ceil_exponent(x).tolist() == [exponent, exponent]
@@ -86,5 +86,5 @@ def test_every_finite_byte_encodes_to_itself(dtype):
 
 
 def test_decoding_to_another_dtype_is_an_error_that_names_it():
-    with pytest.raises(UsageError, match="torch.float16"):
+    with pytest.raises(UsageError, match=r"torch.float16"):
         ue8m0.decode(BYTES, torch.float16)

@@ -31,7 +31,7 @@ def expected_fp8(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows, columns", [(64, 96), (40, 64), (32, 50), (33, 65), (1, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 96), (40, 64), (32, 50), (33, 65), (1, 1)])
 def test_fp8_weights_have_one_scale_per_tile(dtype, rows, columns):
     codes, scale = random_fp8(rows, columns)
     values = fp8_weight(codes, scale, dtype)
@@ -39,7 +39,9 @@ def test_fp8_weights_have_one_scale_per_tile(dtype, rows, columns):
     assert torch.equal(values.double(), expected_fp8(codes, scale))
 
 
-@pytest.mark.parametrize("first, last", [(0, 32), (32, 96), (32, 64), (5, 70), (31, 33), (90, 96)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 32), (32, 96), (32, 64), (5, 70), (31, 33), (90, 96)]
+)
 def test_fp8_row_slices_keep_the_scale_of_their_tile(first, last):
     codes, scale = random_fp8(96, 64)
     whole = fp8_weight(codes, scale, torch.float32)
@@ -63,7 +65,7 @@ def test_the_stored_bytes_are_left_as_they_were():
 
 
 @pytest.mark.parametrize(
-    "shape, first_row", [((1, 2), 0), ((2, 1), 0), ((2, 3), 0), ((2, 2), 1), ((2, 2), -1)]
+    ("shape", "first_row"), [((1, 2), 0), ((2, 1), 0), ((2, 3), 0), ((2, 2), 1), ((2, 2), -1)]
 )
 def test_a_scale_that_does_not_cover_the_rows_is_an_error(shape, first_row):
     codes = torch.zeros(64, 64, dtype=torch.uint8)

@@ -51,7 +51,8 @@ def test_full_output(command: list[str]) -> None:
     assert done.returncode == 1
     *_, last = done.stderr.decode().splitlines()
     assert last == "error: the output cannot be written: No space left on device"
-    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
 
 
 def test_reader_that_has_gone() -> None:
@@ -64,4 +65,5 @@ def test_ascii_output(command: list[str]) -> None:
     variables = {"PYTHONIOENCODING": "ascii", "DEEPINFER_ACCELERATOR": "reference"}
     done = shell("", *command, **variables)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.isascii() and done.stdout
+    assert done.stdout.isascii()
+    assert done.stdout

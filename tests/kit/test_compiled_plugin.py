@@ -126,7 +126,7 @@ def test_without_headers_of_python_it_says_so(
 ) -> None:
     monkeypatch.setenv("CXX", sys.executable)  # any program that is there
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
-    with pytest.raises(BackendUnavailableError, match="no: no headers of Python: .*Python.h"):
+    with pytest.raises(BackendUnavailableError, match=r"no: no headers of Python: .*Python.h"):
         select("compiled")
 
 

@@ -111,7 +111,7 @@ def test_directory_that_is_a_file(tmp_path: Path) -> None:
 
 def test_directory_that_no_system_has(tmp_path: Path) -> None:
     for name in ("a\0b", "x" * 300):
-        with pytest.raises(UsageError, match="cannot be written: .*; name one that does not"):
+        with pytest.raises(UsageError, match=r"cannot be written: .*; name one that does not"):
             new_backend("chip", tmp_path / name)
 
 

@@ -36,14 +36,16 @@ def test_compressed_layers_of_the_release(
     ratio: int, pair: int, value: float, text: TextConfig
 ) -> None:
     got = layer_frequencies(text, ratio)
-    assert got.shape == (32,) and got.dtype == torch.float32
+    assert got.shape == (32,)
+    assert got.dtype == torch.float32
     assert float(got[pair]) == pytest.approx(value, rel=2e-7 if pair != 1 else 1e-6)
 
 
 @pytest.mark.parametrize(("pair", "value"), PLAIN.items())
 def test_window_layers_of_the_release(pair: int, value: float, text: TextConfig) -> None:
     got = layer_frequencies(text, 0)
-    assert got.shape == (32,) and got.dtype == torch.float32
+    assert got.shape == (32,)
+    assert got.dtype == torch.float32
     assert float(got[pair]) == pytest.approx(value, rel=2e-7)
 
 

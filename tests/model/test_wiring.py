@@ -81,21 +81,24 @@ def test_layers_attend_to_the_last_selection(seen: Seen) -> None:
     given = [selection for _, _, selection in seen.attended]
     assert given[0] is None
     for selection, result in zip(given[1:], [*results, results[3]], strict=True):
-        assert selection is not None and torch.equal(selection.indices, result.indices)
+        assert selection is not None
+        assert torch.equal(selection.indices, result.indices)
 
 
 def test_candidates_go_to_index_layers_after_their_source(seen: Seen) -> None:
     given = [candidates for _, candidates, _ in seen.selected]
     made = seen.selected[2][2].candidates
     assert given[:3] == [None] * 3
-    assert made is not None and given[3] is made
+    assert made is not None
+    assert given[3] is made
 
 
 def test_candidates_restrict_the_selection(seen: Seen, small_engine: Engine) -> None:
     text = small_engine.config.text
     size, kept = text.candidate_block_size, text.candidate_topk_blocks
     candidates = seen.selected[3][1]
-    assert candidates is not None and candidates.shape == (LENGTH, kept)
+    assert candidates is not None
+    assert candidates.shape == (LENGTH, kept)
     indices = seen.selected[3][2].indices
     for row in range(LENGTH):
         blocks = set(candidates[row].tolist()) - {-1}

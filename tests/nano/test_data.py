@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -92,7 +92,8 @@ def test_pairs_asked_for_are_among_those_told() -> None:
 def test_sums_are_right() -> None:
     for document in some(tasks=["arithmetic"]):
         sums = re.findall(r"</think>(\d+) \+ (\d+) = (\d+)\.", document.text)
-        assert sums and all(int(a) + int(b) == int(c) for a, b, c in sums)
+        assert sums
+        assert all(int(a) + int(b) == int(c) for a, b, c in sums)
         assert [c for _, _, c in sums] == answers(document)
         assert len({frozenset(pair) for *pair, _ in sums}) == len(sums)
 
@@ -121,14 +122,15 @@ def pairs(document: Document) -> set[frozenset[str]]:
         found += re.findall(told, text)
     if document.task == "json":
         values = re.findall(r'" is "?(\w+)', text)
-        found += zip(values, values[1:], strict=False)
+        found += pairwise(values)
     return {frozenset(pair) for pair in found}
 
 
 def test_the_splits_share_no_fact() -> None:
     train = set().union(*map(pairs, some("train", 1000)))
     heldout = set().union(*map(pairs, some("heldout", 500)))
-    assert len(train) > 1000 and len(heldout) > 300
+    assert len(train) > 1000
+    assert len(heldout) > 300
     assert not train & heldout
     for pair in heldout:
         first, second = sorted(pair) if len(pair) == 2 else [*pair, *pair]

@@ -72,25 +72,29 @@ def test_documents_of_a_row_start_at_even_positions_with_their_answers_marked() 
     maker = Batches(0, 1024)
     batch = maker.batch(1, Mixture(256, 96))
     starts = (batch.ids == maker.bos).nonzero()
-    assert len(starts) > 8 and not (starts[:, 1] % 2).any()
+    assert len(starts) > 8
+    assert not (starts[:, 1] % 2).any()
     segments = batch.segments[starts[:, 0], starts[:, 1]]
     assert (segments > 0).all()
     row = batch.ids[0][batch.answers[0]].tolist()
-    assert row and maker.tokenizer.decode(row).strip()
+    assert row
+    assert maker.tokenizer.decode(row).strip()
     assert not batch.answers[batch.segments == 0].any()
 
 
 def test_a_repeated_sequence_marks_what_was_said_before() -> None:
     batch = Batches(0, 128).batch(0, Mixture(128, 96, 1.0, (10, 10)))
     assert torch.equal(batch.ids[0, 1:11], batch.ids[0, 11:21])
-    assert batch.answers[0, 11:].all() and not batch.answers[0, :11].any()
+    assert batch.answers[0, 11:].all()
+    assert not batch.answers[0, :11].any()
     assert (batch.distances[0, 11:] == 10).all()
 
 
 def test_newton_schulz_makes_singular_values_nearly_one() -> None:
     matrix = torch.randn(3, 24, 40, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(orthogonalised(matrix))
-    assert values.min() > 0.5 and values.max() < 1.3
+    assert values.min() > 0.5
+    assert values.max() < 1.3
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,9 @@ def context(t: Teacher, a: Tensor) -> None:
         assert values.dtype == gates.dtype == torch.float32
         members = torch.stack((values, gates), 1).double()
         pending = t.record.members
-        assert pending is not None and t.batch.num_sequences == 1 and ratio == 2
+        assert pending is not None
+        assert t.batch.num_sequences == 1
+        assert ratio == 2
         before = pending[t.batch.slots[0], (positions[0] - 1) % pending.shape[1]].double()
         pairs = torch.stack((torch.cat((before.unsqueeze(0), members[:-1])), members), 1)
         exact = plain.merge(pairs[:, :, 0], pairs[:, :, 1])[complete]

@@ -83,7 +83,8 @@ def experts(t: Teacher, b: Tensor, blocks: Blocks | None, ids: Tensor, weights: 
                 assert torch.equal(operand, consumed(t, call.result)[: len(rows)]), name
             t.products(name, operand, product.result[: len(rows)])
         same(f"outputs of expert {expert}", outputs[rows, places], found["w2"].result[: len(rows)])
-    assert next(products, None) is None and next(swiglus, None) is None
+    assert next(products, None) is None
+    assert next(swiglus, None) is None
     t.used["routed experts"] = max(
         t.used.pop(name) for name in list(t.used) if name.startswith("ffn.experts.")
     )
@@ -102,7 +103,8 @@ def swiglu(t: Teacher, what: str, call: Call) -> None:
     gate, up, limit, weights, numerics = call.arguments
     exact = plain.swiglu(gate.double(), up.double(), limit, weights)
     hidden: Activation = call.result
-    assert numerics is t.numerics and limit == t.text.swiglu_limit
+    assert numerics is t.numerics
+    assert limit == t.text.swiglu_limit
     bound = HALF_STEP[t.dtype] * exact.abs() * 1.01 + FEW * exact.abs() + 1e-37
     t.close(what, hidden.values, exact, bound)
     if numerics is Numerics.REF:

@@ -178,5 +178,6 @@ def test_head_is_never_quantised() -> None:
         engine.backbone.operators = engine.operators.tapped(tap)
         cache = engine.cache.open()
         engine.extend(cache, random_prompt(engine, 5))
-        assert len(inputs) == 1 and inputs[0].quantised is None
+        assert len(inputs) == 1
+        assert inputs[0].quantised is None
         assert not on_fp8_grid(inputs[0].values)

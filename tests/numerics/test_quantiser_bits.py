@@ -41,7 +41,8 @@ def calls(records: list[LayerRecord], operator: str) -> list[Call]:
 
 def quantised(operators: Operators, x: Tensor) -> Blocks:
     activation = operators.quantise(x, Scheme.FP8_BLOCK32)
-    assert activation.quantised is not None and activation.scheme is Scheme.FP8_BLOCK32
+    assert activation.quantised is not None
+    assert activation.scheme is Scheme.FP8_BLOCK32
     return Blocks(*activation.quantised)
 
 

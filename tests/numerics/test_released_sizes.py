@@ -74,13 +74,16 @@ def test_sizes_and_choices_are_those_meant(recorded: Released) -> None:
     assert (text.hidden_size, text.num_attention_heads, text.head_dim) == (5120, 64, 512)
     assert recorded.records[1].weights.experts.num_slots == 384
     engram = recorded.records[1].weights.engram
-    assert engram is not None and engram.table.shape == (384_006_168, 256)
+    assert engram is not None
+    assert engram.table.shape == (384_006_168, 256)
     for layer in (2, 4, 5):
         chosen = recorded.records[layer].recording.of("top")[0].result
         visible = (recorded.batch.positions + 1) // text.compress_ratios[layer]
-        assert bool((chosen >= 0).all()) and int(visible.min()) > text.index_topk
+        assert bool((chosen >= 0).all())
+        assert int(visible.min()) > text.index_topk
     candidates = recorded.records[5].candidates
-    assert candidates is not None and candidates.shape[1] == 2048
+    assert candidates is not None
+    assert candidates.shape[1] == 2048
     assert int(recorded.batch.positions.min()) // 8 > 2048
 
 
@@ -107,5 +110,6 @@ def test_no_matrix_is_ever_dequantised_whole(
 def test_filled_and_empty_experts_are_both_chosen(recorded: Released) -> None:
     for record in recorded.records.values():
         ids = set(record.recording.of("route")[0].result.ids.flatten().tolist())
-        assert ids <= set(released.FAVOURED) and len(ids) > 6
+        assert ids <= set(released.FAVOURED)
+        assert len(ids) > 6
         assert {released.FAVOURED[expert] for expert in ids} == {True, False}

@@ -287,7 +287,8 @@ def test_row_18_infer_quantises_the_float32_result(operators: Operators) -> None
     # 0x60, even) and 36 (code 0x61). The float32 value lies above the tie by 1e-5 and goes up;
     # bf16, whose steps are 2^-5 there, puts it on the tie, and it would go down.
     hidden = operators.swiglu(GATE, UP, 0.0, weight_for(4.25 * (1 + 1e-5)), Numerics.INFER)
-    assert hidden.quantised is not None and hidden.scheme is Scheme.FP8_BLOCK32
+    assert hidden.quantised is not None
+    assert hidden.scheme is Scheme.FP8_BLOCK32
     assert hidden.quantised.scales.tolist() == [[127 - 3]]
     assert hidden.quantised.codes[0, 0].item() == 0x61
     assert hidden.values[0, 0].item() == 4.25
@@ -298,5 +299,6 @@ def test_row_18_infer_quantises_the_float32_result(operators: Operators) -> None
 
 def test_row_18_ref_rounds_to_bf16_and_does_not_quantise(operators: Operators) -> None:
     hidden = operators.swiglu(GATE, UP, 0.0, weight_for(4.25 * (1 + 1e-5)), Numerics.REF)
-    assert hidden.quantised is None and hidden.values.dtype == BF16
+    assert hidden.quantised is None
+    assert hidden.values.dtype == BF16
     assert hidden.values[0, 0].item() == 4.25

@@ -17,7 +17,8 @@ def refused(done: subprocess.CompletedProcess[str]) -> list[str]:
     """Check that a command refused to run; the commands that it says mend that."""
     assert done.returncode == ENVIRONMENT_EXIT_CODE, done.stdout + done.stderr
     assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr and "foreign package was executed" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "foreign package was executed" not in done.stderr
     assert done.stdout == ""
     return [line.strip() for line in done.stderr.splitlines() if line.startswith("    ")]
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from deepinfer.config.settings import known_variables
+from deepinfer.settings.settings import known_variables
 
 BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 

@@ -40,8 +40,9 @@ def test_contents(core_wheel: Path) -> None:
     with zipfile.ZipFile(core_wheel) as archive:
         names = archive.namelist()
     top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert top == {"deepinfer", "deepinfer_launcher.py", "deepinfer_reference"}
-    assert {"deepinfer/py.typed", "deepinfer_reference/py.typed"} <= set(names)
+    assert top == {"deepinfer", "deepinfer_launcher.py", "deepinfer_reference", "deepinfer_null"}
+    typed = {"deepinfer/py.typed", "deepinfer_reference/py.typed", "deepinfer_null/py.typed"}
+    assert typed <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -53,6 +54,7 @@ def test_every_source_file_is_in_the_wheel(core_wheel: Path, checkout: Path) -> 
         for folder, package in (
             (checkout, "deepinfer"),
             (checkout / "backends" / "reference", "deepinfer_reference"),
+            (checkout / "backends" / "null", "deepinfer_null"),
         )
         for path in (folder / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
@@ -85,7 +87,8 @@ def test_run_file_without_any_installation(environment: Environment, lone_run: P
     done = environment.run(environment.python, "run.py", cwd=lone_run.parent)
 
     assert done.returncode == 3
-    assert done.stderr.count("\n") == 1 and "run ./build.sh" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "run ./build.sh" in done.stderr
 
 
 def test_missing_dependency_is_one_line(
@@ -116,5 +119,6 @@ def test_torch_extension_that_breaks_import(
     bare = environment.run(environment.python, "-c", "import torch", cwd=tmp_path)
     done = environment.run(environment.python, "-c", through_launcher, cwd=tmp_path)
 
-    assert bare.returncode != 0 and "libchip.so" in bare.stderr
+    assert bare.returncode != 0
+    assert "libchip.so" in bare.stderr
     assert (done.returncode, done.stdout) == (0, "2.0\n"), done.stderr

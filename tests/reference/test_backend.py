@@ -48,7 +48,7 @@ def test_it_is_not_usable_without_torch(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "operator, facts, part",
+    ("operator", "facts", "part"),
     [
         ("dispatch", {"group": 2}, "expert parallelism is not built yet"),
         ("quantise", {"scheme": "fp8-ue8m0-32", "width": 48}, "width=48"),
@@ -67,7 +67,7 @@ def test_what_it_declines_and_why(reference, operator, facts, part):
 
 
 @pytest.mark.parametrize(
-    "operator, facts",
+    ("operator", "facts"),
     [
         ("dispatch", {"group": 1}),
         ("quantise", {"scheme": None, "width": 48}),

@@ -29,7 +29,7 @@ def exact(source) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [BF16, FP32, FP64])
 @pytest.mark.parametrize("kind", ["fp8", "fp4", "bf16", "fp32"])
-@pytest.mark.parametrize("rows, outputs", [(1, 1), (3, 7), (16, 256), (17, 257), (40, 520)])
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 1), (3, 7), (16, 256), (17, 257), (40, 520)])
 def test_linear_follows_the_formula(reference, kind, rows, outputs, dtype):
     source = random_matrix(outputs, 64, kind)
     x = torch.randn(rows, 64).to(dtype)

@@ -25,7 +25,7 @@ def rows_of(ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "history, effective",
+    ("history", "effective"),
     [
         ([1, 2, 3], [1, 2, 3]),
         ([1, 2, -1], [1, 2, 9]),
@@ -114,7 +114,7 @@ def gate(reference, match: float, dtype: torch.dtype = torch.float64) -> float:
 
 
 @pytest.mark.parametrize(
-    "match, expected",
+    ("match", "expected"),
     [(0.0, 0.50025), (-1e-300, 0.49975), (4.0, 0.880797), (-4.0, 0.119203)],
 )
 def test_gates_of_the_specification(reference, match, expected):

@@ -114,7 +114,7 @@ def run(reference, experts, x, ids, weights, numerics):
     return reference.expert_mlp(routed, experts, LIMIT, numerics)
 
 
-@pytest.mark.parametrize("dtype, numerics", [(FP32, Numerics.REF), (BF16, Numerics.REF)])
+@pytest.mark.parametrize(("dtype", "numerics"), [(FP32, Numerics.REF), (BF16, Numerics.REF)])
 @pytest.mark.parametrize("rows", [1, 2, 16, 33])
 def test_outputs_follow_the_formula(reference, rows, dtype, numerics):
     sources = random_experts(EXPERTS, HIDDEN, INTERMEDIATE, "fp4")
@@ -198,7 +198,7 @@ def test_a_group_of_processes_is_not_built_yet(reference):
         reference.dispatch(Activation(torch.zeros(1, 1)), routing, Group(0, 2))
 
 
-@pytest.mark.parametrize("rows, k, experts", [(1, 6, 384), (40, 3, 5), (16, 2, 2), (3, 1, 9)])
+@pytest.mark.parametrize(("rows", "k", "experts"), [(1, 6, 384), (40, 3, 5), (16, 2, 2), (3, 1, 9)])
 def test_the_plan_holds_every_pair_once_in_tiles_of_its_expert(rows, k, experts):
     k = min(k, experts)
     ids = torch.rand(rows, experts).argsort(-1)[:, :k]

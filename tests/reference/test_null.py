@@ -14,8 +14,8 @@ from deepinfer.checkpoint.source import FileSource
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
 from deepinfer.engine.core import EngineCore
 from deepinfer.errors import UsageError
+from deepinfer_null.plugin import NullBackend
 from deepinfer_reference.backend import ReferenceBackend
-from deepinfer_reference.null import NullBackend
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -133,13 +133,16 @@ def test_results_share_memory_that_does_not_grow_with_the_number_of_shapes() -> 
 
 def test_null_is_usable_and_never_chosen_by_itself() -> None:
     (null,) = [one for one in discover() if one.name == "null"]
-    assert null.usable and null.availability is not None and null.availability.rank < 0
-    assert null.spec is not None and not null.spec.computes
+    assert null.usable
+    assert null.availability is not None
+    assert null.availability.rank < 0
+    assert null.spec is not None
+    assert not null.spec.computes
 
 
 def test_null_is_refused_unless_allowed() -> None:
     selected = select("null")
-    with pytest.raises(UsageError, match="'null' computes nothing: .* --allow-null"):
+    with pytest.raises(UsageError, match=r"'null' computes nothing: .* --allow-null"):
         refuse_null(selected, False)
     refuse_null(selected, True)
     refuse_null(select("reference"), False)

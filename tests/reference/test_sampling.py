@@ -77,7 +77,8 @@ def test_process_equals_the_published_vectors() -> None:
         got = process([float(x) for x in case["logits"]], **{name: case[name] for name in names})
         if not same(got, [float(x) for x in case["logprobs"]]):
             wrong.append((index, case, got))
-    assert len(cases) > 40 and not wrong
+    assert len(cases) > 40
+    assert not wrong
 
 
 F32 = st.floats(-40, 40, width=32)

@@ -51,7 +51,8 @@ def test_sample_equals_the_published_vectors() -> None:
         got = draw(row, int(case["seed"], 16), int(case["position"], 16), case["purpose"])
         if got != [case["id"]]:
             wrong.append((index, case, got))
-    assert len(cases) > 40 and not wrong
+    assert len(cases) > 40
+    assert not wrong
 
 
 SEED = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 2**63, 2**64 - 1]))

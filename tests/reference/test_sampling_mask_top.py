@@ -35,7 +35,8 @@ def test_bit_31_is_the_sign() -> None:
 def test_mask_drops_nan_and_keeps_the_dtype_and_its_input() -> None:
     logits = torch.tensor([[math.nan, 1.0]], dtype=torch.bfloat16)
     got = SAMPLING.mask(logits, torch.tensor([[2]], dtype=torch.int32))
-    assert got.dtype == torch.bfloat16 and got.tolist() == [[-INF, 1.0]]
+    assert got.dtype == torch.bfloat16
+    assert got.tolist() == [[-INF, 1.0]]
     assert logits[0, 0].isnan()
 
 

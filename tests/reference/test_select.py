@@ -131,7 +131,7 @@ def scored(reference, heads: int, dtype: torch.dtype, numerics: Numerics, count:
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 5, 32])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("numerics, scale", [(Numerics.REF, 0.125), (Numerics.INFER, 1.0)])
+@pytest.mark.parametrize(("numerics", "scale"), [(Numerics.REF, 0.125), (Numerics.INFER, 1.0)])
 def test_wide_scores_follow_the_formula(reference, heads, dtype, numerics, scale):
     scores, dots, weights, seen = scored(reference, heads, dtype, numerics)
     expected = (dots.relu() * weights.double().unsqueeze(-1)).sum(1) * scale

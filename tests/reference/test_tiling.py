@@ -8,7 +8,7 @@ import torch
 from deepinfer_reference import tiling
 
 
-@pytest.mark.parametrize("rows, expected", [(0, 1), (1, 1), (16, 1), (17, 2), (32, 2), (40, 3)])
+@pytest.mark.parametrize(("rows", "expected"), [(0, 1), (1, 1), (16, 1), (17, 2), (32, 2), (40, 3)])
 def test_tiles_are_whole(rows, expected):
     x, flags = torch.ones(rows, 3), torch.ones(rows, dtype=torch.bool)
     found = list(tiling.tiles(x, flags))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepinfer.config import settings_check
+from deepinfer.settings import check as settings_check
 from tests.cli.conftest import command, launch, site
 
 __all__ = ["command", "launch", "site"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deepinfer.backend import BackendSpec, Setting
-from deepinfer.config.settings import Origin, Settings, known_variables
-from deepinfer.config.settings_variables import Status
 from deepinfer.errors import BackendContractError
+from deepinfer.settings.settings import Origin, Settings, known_variables
+from deepinfer.settings.variables import Status
 from tests.backend.plugins import spec
 
 DEVICES = "CHIP_VISIBLE_DEVICES"

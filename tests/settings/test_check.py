@@ -9,10 +9,10 @@ from types import MappingProxyType
 import pytest
 
 from deepinfer.backend import Setting
-from deepinfer.config.settings import VARIABLES, Origin, Reading, Settings
-from deepinfer.config.settings_check import check, nearest, refusal
-from deepinfer.config.settings_variables import Status, Variable
 from deepinfer.errors import NotBuiltYetError, UsageError
+from deepinfer.settings.check import check, nearest, refusal
+from deepinfer.settings.settings import VARIABLES, Origin, Reading, Settings
+from deepinfer.settings.variables import Status, Variable
 from tests.backend.plugins import spec
 
 REFERENCE = spec("reference")

@@ -12,7 +12,7 @@ import pytest
 from deepinfer.backend import ENTRY_POINT_GROUP, Setting
 from deepinfer.backend.registry import load
 from deepinfer.cli import env
-from deepinfer.config.settings import VARIABLES
+from deepinfer.settings.settings import VARIABLES
 from tests.backend.plugins import spec, write_distribution
 from tests.cli.conftest import Command, Launch
 
@@ -161,7 +161,8 @@ def test_backends_of_the_core_have_no_settings_of_their_own() -> None:
     entries = [entry for entry in entry_points(group=env.GROUP) if entry.dist]
     core = [entry for entry in entries if entry.dist and entry.dist.name == env.CORE_DISTRIBUTION]
     specs = [load(entry.name, [entry]).spec for entry in core]
-    assert specs and all(found is not None and found.settings == () for found in specs)
+    assert specs
+    assert all(found is not None and found.settings == () for found in specs)
 
 
 def test_torch_is_neither_imported_nor_needed(command: Command, site: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.config.settings_kinds import (
+from deepinfer.settings.kinds import (
     NAMES,
     NUMBERS,
     PATH,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.config.settings import Settings
 from deepinfer.engine.logs import LEVELS, RequestLogger, StderrHandler, configure_logging
+from deepinfer.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

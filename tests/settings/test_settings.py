@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from deepinfer.config.settings import VARIABLES, Origin, Settings
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import VARIABLES, Origin, Settings
 
 STRICT = "DEEPINFER_STRICT_OPERATORS"
 DENIED = "DEEPINFER_DECODE_TOKEN_BLACKLIST"

@@ -39,6 +39,7 @@ def test_ids_of_every_stored_prompt(tokenizer: Tokenizer, vectors: list[dict[str
 def test_vectors_cover_every_role_and_option(vectors: list[dict[str, Any]]) -> None:
     roles = {message["role"] for vector in vectors for message in vector["messages"]}
     keys = {key for vector in vectors for message in vector["messages"] for key in message}
-    assert roles == set(ROLES) and keys == {"role", "content", "reasoning_content"}
+    assert roles == set(ROLES)
+    assert keys == {"role", "content", "reasoning_content"}
     options = {(vector["thinking"], vector["effort"]) for vector in vectors}
     assert options == {(False, None), (True, None), *((True, effort) for effort in EFFORTS)}

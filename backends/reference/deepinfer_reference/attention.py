@@ -42,7 +42,8 @@ class ReferenceAttention(Attention):
         if batch.num_rows == 0 or width == 0:
             return weights.new_empty((batch.num_rows, width))
         wide = accumulation_dtype(weights.dtype)
-        assert queries.quantised is not None and queries.scheme is not None
+        assert queries.quantised is not None
+        assert queries.scheme is not None
         heads = dequantise(*queries.quantised, queries.scheme, wide)  # [T, Hi, I]
         if numerics is Numerics.REF:
             weights = weights * scale

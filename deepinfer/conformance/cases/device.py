@@ -167,7 +167,7 @@ def _copy(operators: Contract, host: Host) -> Outputs:
 
 def _memory(operators: Contract) -> Outputs:
     found = operators.memory()
-    sane = found is None or 0 <= found.free <= found.total and found.total > 0
+    sane = found is None or (0 <= found.free <= found.total and found.total > 0)
     return {"sane": torch.tensor(sane)}
 
 

@@ -57,7 +57,8 @@ def ngram_hash(
 def heads_of(call: CallSpec, orders: Fact) -> Fact:
     """Heads per order of a call that states its columns; 0 where they do not divide."""
     columns = call.fact("columns")
-    assert isinstance(columns, int) and isinstance(orders, int)
+    assert isinstance(columns, int)
+    assert isinstance(orders, int)
     return columns // (orders - 1) if columns % (orders - 1) == 0 else 0
 
 

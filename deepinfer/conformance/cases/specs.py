@@ -62,7 +62,7 @@ def linear_call(
 def scheme_of(case: Case) -> Scheme | None:
     """The block scheme that a case states, or that its numeric mode implies."""
     facts = dict(case.facts)
-    name = facts["scheme"] if "scheme" in facts else (FP8 if case.numerics == "infer" else None)
+    name = facts.get("scheme", FP8 if case.numerics == "infer" else None)
     return None if name is None else Scheme(str(name))
 
 

@@ -265,7 +265,8 @@ def expert_mlp(d: Draws) -> Case:
     kind = d.pick("bf16", "fp32", "fp4")
     facts = {**_experts(d, 6), **_inner(d, kind)}
     k, experts = facts["top_k"], facts["experts"]
-    assert isinstance(k, int) and isinstance(experts, int)
+    assert isinstance(k, int)
+    assert isinstance(experts, int)
     patterns = ["spread", "all", *(["one", "last"] if k == 1 else [])]
     patterns += ["few"] if 2 * k <= experts else []
     facts["pattern"] = d.pick(*patterns)

@@ -129,7 +129,8 @@ def _timings(report: Report) -> list[str]:
     rows = []
     for verdict in sorted(timed, key=work_of, reverse=True)[:TIMED]:
         timing, share = verdict.timing, report.share(verdict)
-        assert timing is not None and share is not None
+        assert timing is not None
+        assert share is not None
         cells = (
             f"{1e6 * timing.median:.1f}",
             f"{1e6 * timing.low:.1f} to {1e6 * timing.high:.1f}",

@@ -61,7 +61,8 @@ def _timings(report: Report) -> list[str]:
         if timed:
             largest = max(timed, key=work_of)
             timing, share = largest.timing, report.share(largest)
-            assert timing is not None and share is not None
+            assert timing is not None
+            assert share is not None
             times = (MICRO * timing.median, MICRO * timing.low, MICRO * timing.high)
             lines.append(
                 f"{operator:<18}{times[0]:>10.0f}{times[1]:>10.0f}{times[2]:>10.0f}"

@@ -288,5 +288,6 @@ class HiddenNotNormed(ReferenceBackend):
 
 def dequantised(a: Activation) -> Tensor:
     """What the quantised half holds, in the precision of the values."""
-    assert a.quantised is not None and a.scheme is not None
+    assert a.quantised is not None
+    assert a.scheme is not None
     return dequantise(*a.quantised, a.scheme, a.dtype)

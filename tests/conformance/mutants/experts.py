@@ -25,7 +25,7 @@ class BiasInWeights(ReferenceBackend):
     """The router's bias leaks into the weights."""
 
     def route(self, *arguments: Any) -> Routing:
-        logits, bias, image_bias, image_mask, k, scale = arguments
+        logits, bias, image_bias, image_mask, _k, scale = arguments
         ids = super().route(*arguments).ids
         scores = torch.sqrt(torch.nn.functional.softplus(logits))
         scores = scores + torch.where(image_mask[:, None], image_bias, bias)

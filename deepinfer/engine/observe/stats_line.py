@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deepinfer.cache import CacheManager
+from deepinfer.engine.observe.stats import Step
+from deepinfer.engine.observe.timers import Timers, timer_line
 from deepinfer.engine.request import FinishReason, Request
 from deepinfer.engine.scheduler import Limits, Scheduler
-from deepinfer.engine.stats import Step
-from deepinfer.engine.timers import Timers, timer_line
 
 _log = logging.getLogger("deepinfer.engine.stats")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from deepinfer.engine.timers import Timers
+from deepinfer.engine.observe.timers import Timers
 from deepinfer.errors import DeepInferError
 
 MAX_STEPS = 50

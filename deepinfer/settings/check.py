@@ -12,7 +12,9 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from deepinfer.config.settings import (
+from deepinfer.errors import NotBuiltYetError
+from deepinfer.settings.kinds import shown
+from deepinfer.settings.settings import (
     PREFIX,
     BackendSettings,
     Origin,
@@ -20,9 +22,7 @@ from deepinfer.config.settings import (
     Settings,
     known_variables,
 )
-from deepinfer.config.settings_kinds import shown
-from deepinfer.config.settings_variables import Status
-from deepinfer.errors import NotBuiltYetError
+from deepinfer.settings.variables import Status
 
 logger = logging.getLogger("deepinfer.settings")
 

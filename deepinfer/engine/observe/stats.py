@@ -16,9 +16,9 @@ import numpy.typing as npt
 from deepinfer.cache import CacheManager
 from deepinfer.cache.allocator import BlockAllocator
 from deepinfer.engine.distribution import Distribution, DistributionStats
+from deepinfer.engine.observe.timers import Timers, TimerStats
 from deepinfer.engine.request import Request, Sequence
 from deepinfer.engine.scheduler import Plan
-from deepinfer.engine.timers import Timers, TimerStats
 
 Int64Array = npt.NDArray[np.int64]
 

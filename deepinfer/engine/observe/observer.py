@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from deepinfer.cache import CacheManager
-from deepinfer.config.settings import Settings
-from deepinfer.engine import request_log
-from deepinfer.engine.collector import Collector
-from deepinfer.engine.profile_server import ProfileServer
-from deepinfer.engine.profiling import ProfileError, Profiler, check_directory
+from deepinfer.engine.observe import request_log
+from deepinfer.engine.observe.collector import Collector
+from deepinfer.engine.observe.profile_server import ProfileServer
+from deepinfer.engine.observe.profiling import ProfileError, Profiler, check_directory
+from deepinfer.engine.observe.stats import EngineStats, Stats
+from deepinfer.engine.observe.stats_line import StatsLine
+from deepinfer.engine.observe.timers import Timer, Timers
 from deepinfer.engine.request import Request, Sequence
 from deepinfer.engine.scheduler import Limits, Plan, Scheduler
-from deepinfer.engine.stats import EngineStats, Stats
-from deepinfer.engine.stats_line import StatsLine
-from deepinfer.engine.timers import Timer, Timers
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import Settings
 
 LAST_PORT = 65535
 

@@ -9,8 +9,8 @@ Source: engine specification, sections 2.1, 2.2 and 2.6 to 2.9.
 
 from __future__ import annotations
 
-from deepinfer.config.settings_kinds import PATH, SWITCH, TEXT, integer
-from deepinfer.config.settings_variables import Variable, no_meaning, not_needed
+from deepinfer.settings.kinds import PATH, SWITCH, TEXT, integer
+from deepinfer.settings.variables import Variable, no_meaning, not_needed
 
 UNUSED: tuple[Variable, ...] = (
     not_needed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deepinfer.config.settings_kinds import Kind, Value
+from deepinfer.settings.kinds import Kind, Value
 
 CORE = "core"
 

@@ -5,7 +5,7 @@ Source: engine specification, sections 2.2, 2.3, 2.5, 2.7 and 2.8.
 
 from __future__ import annotations
 
-from deepinfer.config.settings_kinds import (
+from deepinfer.settings.kinds import (
     NUMBERS,
     PATH,
     SWITCH,
@@ -15,7 +15,7 @@ from deepinfer.config.settings_kinds import (
     number,
     positive,
 )
-from deepinfer.config.settings_variables import Variable, not_built
+from deepinfer.settings.variables import Variable, not_built
 
 GIB = 2**30
 

@@ -9,8 +9,8 @@ in the core's table: the backend of that device registers them with `BackendSpec
 
 from __future__ import annotations
 
-from deepinfer.config import environment
-from deepinfer.config.settings_kinds import (
+from deepinfer.settings import environment
+from deepinfer.settings.kinds import (
     NAMES,
     PATH,
     SWITCH,
@@ -20,7 +20,7 @@ from deepinfer.config.settings_kinds import (
     integer,
     positive,
 )
-from deepinfer.config.settings_variables import Variable, works
+from deepinfer.settings.variables import Variable, works
 
 GIB = 2**30
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")

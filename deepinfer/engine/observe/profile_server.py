@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from deepinfer.engine.profiling import DEFAULT_STEPS, MAX_STEPS, ProfileError, Profiler
+from deepinfer.engine.observe.profiling import DEFAULT_STEPS, MAX_STEPS, ProfileError, Profiler
 from deepinfer.errors import UsageError
 
 HOST = "127.0.0.1"

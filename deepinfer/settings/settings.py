@@ -3,8 +3,8 @@
     settings = Settings.from_environment()
     settings.flag("DEEPINFER_STRICT_OPERATORS")
 
-The registry behind it: `settings_table` (this version), `settings_later` (features to come),
-`settings_unused` (vendor plumbing). `settings_check.check` judges what was set.
+The registry behind it: `table` (this version), `later` (features to come),
+`unused` (vendor plumbing). `check.check` judges what was set.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
-from deepinfer.config.settings_kinds import TEXT, Value
-from deepinfer.config.settings_later import DECODING, MULTIMODAL, PARALLELISM
-from deepinfer.config.settings_table import ENGINE, OWN
-from deepinfer.config.settings_unused import UNUSED
-from deepinfer.config.settings_variables import Status, Variable
 from deepinfer.errors import BackendContractError, UsageError
+from deepinfer.settings.kinds import TEXT, Value
+from deepinfer.settings.later import DECODING, MULTIMODAL, PARALLELISM
+from deepinfer.settings.table import ENGINE, OWN
+from deepinfer.settings.unused import UNUSED
+from deepinfer.settings.variables import Status, Variable
 
 PREFIX = "DEEPINFER_"
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepinfer.config.environment import FALSE
+from deepinfer.settings.environment import FALSE
 
 TokenRange = tuple[int, int]
 """First and last token id of a closed range."""

@@ -1,0 +1,1 @@
+"""What watches an engine: counters, the statistics line, timers, profiling, garbage collection."""
