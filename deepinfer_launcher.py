@@ -207,7 +207,8 @@ def _prepare_streams() -> None:
     """Standard streams that can be used: closed ones are empty, no character fails on stdout."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - open until the end
+            setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):  # as Python does for stderr
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -55,7 +55,7 @@ def main() -> None:
     changed = []
     for file in sorted(options.out.glob("*.safetensors")):
         with safe_open(file, "pt") as shard:
-            before = {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
+            before = {name: shard.get_tensor(name) for name in shard.keys()}
             metadata = shard.metadata()
         after = {name: broken(name, value, options.part) for name, value in before.items()}
         changed += [name for name in before if after[name] is not before[name]]

@@ -49,14 +49,16 @@ def _contents() -> str:
 
 def _family(family: str, cls: type, names: list[str]) -> str:
     module = inspect.getmodule(cls)
-    assert module is not None and module.__doc__, f"{cls} is in a module without a docstring"
+    assert module is not None, f"{cls} is in no module"
+    assert module.__doc__, f"{cls} is in a module without a docstring"
     parts = [f"## {family}\n", f"{inspect.cleandoc(module.__doc__)}\n"]
     parts += [_operator(name, getattr(cls, name)) for name in names]
     return "\n".join(parts)
 
 
 def _operator(name: str, function: object) -> str:
-    assert callable(function) and function.__doc__, f"{name} has no docstring"
+    assert callable(function), f"{name} is no function"
+    assert function.__doc__, f"{name} has no docstring"
     kind = OPERATORS.get(name, "service")
     return (
         f"### `{name}` ({kind})\n\n"

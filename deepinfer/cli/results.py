@@ -116,17 +116,18 @@ class ResultFile:
 
     def _open(self) -> IO[bytes]:
         """The file, to append to; UsageError while another process does."""
-        file = open(self._path, "ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                file.close()
-                raise UsageError(
-                    f"output {self._name!r} is being written by another process; wait for it, or "
-                    "name another file"
-                ) from None
-        return file
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open(self._path, "ab"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise UsageError(
+                        f"output {self._name!r} is being written by another process; wait for it, "
+                        "or name another file"
+                    ) from None
+            opened.pop_all()  # it stays open
+            return file
 
     def _scan(self) -> None:
         """Find the results that are whole and good; of two for one line, the last counts."""

@@ -96,4 +96,5 @@ def test_growth_stays_within_the_plan(tmp_path: Path, engram_vocab_size: int, to
     assert isinstance(mapped, int)
     assert growth <= planned + ALLOWANCE, result
     assert planned < total / 10 < mapped
-    assert isinstance(result["file"], int) and result["file"] > mapped * 0.9, result
+    assert isinstance(result["file"], int)
+    assert result["file"] > mapped * 0.9, result

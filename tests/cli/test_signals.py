@@ -114,11 +114,14 @@ def test_run_prints_what_there_is(tmp_path: Path) -> None:
 def test_an_input_that_does_not_come_keeps_nobody(tmp_path: Path) -> None:
     command = [*DEEPINFER, "generate", "-", "--grace", "1000", *NULL]
     reading, writing = os.pipe()
-    with open(writing, "wb"), open(reading, "rb") as pipe:
-        with started(tmp_path, *command, stdin=pipe) as process:
-            wait_for(process, "was trained on")
-            process.terminate()
-            _, errors = process.communicate(timeout=60)
+    with (
+        open(writing, "wb"),
+        open(reading, "rb") as pipe,
+        started(tmp_path, *command, stdin=pipe) as process,
+    ):
+        wait_for(process, "was trained on")
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors.decode()
     assert "Fatal" not in errors.decode()
 

@@ -30,7 +30,8 @@ mutants = pytest.mark.parametrize(
 
 @mutants
 def test_caught(mutant: Mutant) -> None:
-    assert mutant.id in LINES and LINES[mutant.id].case_id in quick_checks(), STALE
+    assert mutant.id in LINES, STALE
+    assert LINES[mutant.id].case_id in quick_checks(), STALE
     check = quick_checks()[LINES[mutant.id].case_id]
     verdict = check.run(subject_of(mutant.backend, mutant.operator))
     assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, mutant.failure), str(verdict)

@@ -74,7 +74,7 @@ def _pieces(length: int, cuts: Iterable[int]) -> list[tuple[int, int]]:
 
 def assert_same_bits(got: Tensor, want: Tensor, what: str) -> None:
     """Equal and finite logits [T, V]; the message names the rows that differ."""
-    assert got.shape == want.shape and got.dtype == want.dtype, what
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), what
     assert bool(torch.isfinite(want).all()), f"{what}: logits are not finite"
     differing = torch.nonzero((got != want).any(1)).flatten().tolist()
     assert not differing, f"{what}: rows {differing} of {len(want)} have other bits"

@@ -87,7 +87,8 @@ class ShadowRunner:
         before = self.slots[slots].copy()
         block = blocks[sequence, positions // BLOCK]
         page = pages[sequence, positions // PAGE - first[sequence]]
-        assert (block > 0).all() and (page > 0).all(), "a row is written into the dummy"
+        assert (block > 0).all(), "a row is written into the dummy"
+        assert (page > 0).all(), "a row is written into the dummy"
         self.context[block, positions % BLOCK] = tokens
         self.window[page, positions % PAGE] = tokens
         self.slots[slots[sequence], positions % 2] = tokens

@@ -118,7 +118,8 @@ def test_bad_parameters(
     target: str, body: Any, message: str, server: ProfileServer, taken: Taken
 ) -> None:
     status, answer = ask(server, target, body)
-    assert status == 400 and message in answer["error"], answer
+    assert status == 400, answer
+    assert message in answer["error"], answer
     assert not taken.asked
 
 

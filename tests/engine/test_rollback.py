@@ -178,6 +178,6 @@ def test_committing_more_than_was_run_is_refused(engine: Engine) -> None:
 
 
 def test_a_chunk_that_leaves_a_gap_is_refused(engine: Engine) -> None:
-    with sequence(engine) as cache:
-        with pytest.raises(ValueError, match="starts at 3 and its sequence has 0 committed"):
-            engine.step([Chunk(random_tokens(engine, 9), 3, 9, cache)])
+    gap = pytest.raises(ValueError, match="starts at 3 and its sequence has 0 committed")
+    with sequence(engine) as cache, gap:
+        engine.step([Chunk(random_tokens(engine, 9), 3, 9, cache)])

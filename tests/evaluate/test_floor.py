@@ -26,7 +26,8 @@ def test_every_task_stays_above_the_floor() -> None:
     groups = [(task, part) for task in ("recall", "story") for part in (WITHIN, BEYOND)]
     for task, part in [*groups, ("json", ALL)]:
         score = evaluation.score(task, part)
-        assert score.count >= 4 and score.accuracy >= FLOOR, (score, wrong(evaluation))
+        assert score.count >= 4, score
+        assert score.accuracy >= FLOOR, (score, wrong(evaluation))
     assert evaluation.perplexity is not None
     assert evaluation.perplexity < PERPLEXITY
     assert evaluation.json_validity == 1.0

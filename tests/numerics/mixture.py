@@ -29,7 +29,8 @@ def recompute_mixture(t: Teacher, b: Tensor, blocks: Blocks | None) -> None:
         t.text.routed_scaling_factor,
     )
     clear = exact.margin > 1e-6  # float32 tells the scores apart
-    assert bool(clear.any()) and torch.equal(ids[clear].long(), exact.ids[clear]), "experts"
+    assert bool(clear.any()), "no row has clear experts"
+    assert torch.equal(ids[clear].long(), exact.ids[clear]), "experts"
     bound = summed(exact.weights[clear], torch.float32, 16)
     t.close("routing weights", weights[clear], exact.weights[clear], bound)
     same("input of the experts", t.next("dispatch").arguments[0].values, b)

@@ -25,7 +25,7 @@ SEEN_ELSEWHERE = ("linear", "grouped_linear")
 
 def same(what: str, got: Tensor, expected: Tensor) -> None:
     """Equal bit for bit."""
-    assert got.dtype == expected.dtype and got.shape == expected.shape, what
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), what
     assert torch.equal(
         got.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8)
     ), f"{what} is not what the step before returned"
@@ -75,7 +75,8 @@ class Teacher:
         same(f"input of {name}", given.values, a)
         quantised = blocks is not None and self.stored.quantised(name)
         if quantised:
-            assert given.quantised is not None and blocks is not None, f"{name} saw no FP8"
+            assert given.quantised is not None, f"{name} saw no FP8"
+            assert blocks is not None, f"{name} has no FP8 to be compared with"
             same(f"codes of {name}", given.quantised.codes, blocks.codes)
             same(f"scales of {name}", given.quantised.scales, blocks.scales)
         operand = codes.fp8_values(*blocks) if quantised and blocks else a.double()

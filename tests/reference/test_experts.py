@@ -193,8 +193,8 @@ def test_combine_sums_by_ascending_expert_and_rounds_by_numerics(reference):
 
 
 def test_a_group_of_processes_is_not_built_yet(reference):
+    routing = Routing(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
     with pytest.raises(NotBuiltYetError, match="not built yet"):
-        routing = Routing(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1))
         reference.dispatch(Activation(torch.zeros(1, 1)), routing, Group(0, 2))
 
 

@@ -89,7 +89,7 @@ def test_value(kind: Kind, text: str, value: Value) -> None:
     ],
 )
 def test_text_that_is_not_allowed(kind: Kind, text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):  # noqa: PT011 - the contract names the type and no message
         kind.read(text)
 
 

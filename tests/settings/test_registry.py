@@ -140,9 +140,10 @@ def arguments_of_calls(file: Path) -> Iterator[str]:
         for argument in node.args:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 yield argument.value
-            elif isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name):
-                if argument.value.id == "environment":
-                    yield str(getattr(environment, argument.attr))
+            elif (
+                isinstance(argument, ast.Attribute) and ast.unparse(argument.value) == "environment"
+            ):
+                yield str(getattr(environment, argument.attr))
 
 
 @pytest.fixture(scope="module")

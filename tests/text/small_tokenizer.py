@@ -22,7 +22,7 @@ MERGES = (
     ("th", "e"),
     ("l", "l"),
     ("Ġ", "the"),
-    ("à¤", "¸"),  # the three bytes of U+0938, as one token that is a whole character
+    ("à¤", "\u00b8"),  # the three bytes of U+0938, as one token that is a whole character
     ("à", "¤"),  # its first two bytes
     ("ðŁ", "ĺ"),  # three of the four bytes of an emoji
     ("ð", "Ł"),

@@ -42,7 +42,7 @@ class Tensors:
     file: Any = field(repr=False)
     keys: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set)
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @classmethod
     def open(cls, path: Path) -> Tensors:
