@@ -171,7 +171,8 @@ def _crashed(error: Exception) -> int:
     if not _in_json():
         raise error
     trace = "".join(traceback.format_exception(error))
-    sys.stderr.write(_json_line(f"{type(error).__name__}: {error}", "critical", exception=trace))
+    said = json_line(f"{type(error).__name__}: {error}", "critical", exception=trace)
+    sys.stderr.write(f"{said}\n")
     return CRASHED_EXIT_CODE
 
 
@@ -225,15 +226,27 @@ def _in_json() -> bool:
 
 def _say(text: str) -> None:
     """An error on stderr: `error: ...`, or one JSON object."""
-    line = _json_line(text.removeprefix("error: "), "error") if _in_json() else f"{text}\n"
-    sys.stderr.write(line)
+    line = json_line(text.removeprefix("error: "), "error") if _in_json() else text
+    sys.stderr.write(f"{line}\n")
 
 
-def _json_line(text: str, level: str, **fields: str) -> str:
-    """One line in the form of the logs."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text, **fields}
-    return json.dumps(record, ensure_ascii=False) + "\n"
+def json_line(
+    message: str,
+    level: str,
+    *,
+    logger: str = "deepinfer.cli",
+    seconds: float | None = None,
+    **fields: str,
+) -> str:
+    """One line of a log as a JSON object: time (UTC, ISO 8601), level, logger, message, `fields`.
+
+    seconds: when it was said, since the epoch; None is now. Logs, notes and errors all have this
+    form; it lies here because nothing of the package may be imported before the check.
+    """
+    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    time = moment.isoformat(timespec="milliseconds")
+    record = {"time": time, "level": level, "logger": logger, "message": message, **fields}
+    return json.dumps(record, ensure_ascii=False)
 
 
 def printable(text: str) -> str:
@@ -260,9 +273,9 @@ def _plain_warnings() -> Iterator[None]:
     ) -> str:
         if not Path(filename).is_relative_to(HERE / CONTESTED):
             text = usual(message, category, filename, lineno, line)
-            return _json_line(text.strip(), "warning") if _in_json() else text
+            return json_line(text.strip(), "warning") + "\n" if _in_json() else text
         text = printable(str(message))
-        return _json_line(text, "warning") if _in_json() else f"warning: {text}\n"
+        return (json_line(text, "warning") if _in_json() else f"warning: {text}") + "\n"
 
     warnings.formatwarning = plain
     try:

@@ -25,21 +25,32 @@ BACKENDS = sorted(
 
 BELOW_BACKEND = {"formats", "config", "settings", "errors"}
 BELOW_MODEL = BELOW_BACKEND | {"backend", "checkpoint"}
-BELOW_ENGINE = BELOW_MODEL | {"model", "cache", "structured", "parallel", "text", "data"}
+BELOW_ENGINE = BELOW_MODEL | {
+    "arrays",
+    "cache",
+    "data",
+    "logs",
+    "model",
+    "parallel",
+    "structured",
+    "text",
+}
 ENGINE = BELOW_ENGINE | {"engine"}
 
 # Package of the core -> the other packages of the core that it may import.
 ARROWS = {
+    "arrays": set(),
     "errors": set(),
     "formats": {"errors"},
     "config": {"errors"},
     "settings": {"errors"},
+    "logs": {"settings", "errors"},
     "machine": set(),
     "text": {"config", "errors"},
     "data": {"errors"},
     "backend": BELOW_BACKEND,
     "checkpoint": BELOW_BACKEND | {"backend"},
-    "cache": BELOW_MODEL,
+    "cache": BELOW_MODEL | {"arrays"},
     "structured": BELOW_MODEL,
     "parallel": BELOW_MODEL,
     "model": BELOW_MODEL | {"cache"},

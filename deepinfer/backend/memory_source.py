@@ -6,15 +6,9 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend.values import Source
+from deepinfer.formats.dtypes import BYTE_DTYPES, PUBLISHED_DTYPES
 
-_NAMES = {
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e8m0fnu: "F8_E8M0",
-    torch.int8: "I8",
-}
-_BYTE_FORMATS = ("F8_E4M3", "F8_E8M0", "I8")
+_NAMES = {dtype: name for name, dtype in PUBLISHED_DTYPES.items()}
 
 
 class MemorySource(Source):
@@ -30,10 +24,10 @@ class MemorySource(Source):
             raise ValueError(
                 f"source {name!r}: values are {values.dtype}, dtype is {dtype!r}; allowed: "
                 "bfloat16, float32, float8_e4m3fn, float8_e8m0fnu, int8, or uint8 with one of the "
-                f"dtypes {', '.join(_BYTE_FORMATS)}"
+                f"dtypes {', '.join(BYTE_DTYPES)}"
             )
         self._values = values.contiguous()
-        if self.dtype in _BYTE_FORMATS:
+        if self.dtype in BYTE_DTYPES:
             self._values = self._values.view(torch.uint8)
         self.name = name
         self.shape = tuple(values.shape)
@@ -60,4 +54,4 @@ class MemorySource(Source):
 
 def _fits(stored: torch.dtype, dtype: str) -> bool:
     """Are values of `stored` those of the safetensors type, as they are or as its raw bytes?"""
-    return _NAMES.get(stored) == dtype or (stored == torch.uint8 and dtype in _BYTE_FORMATS)
+    return _NAMES.get(stored) == dtype or (stored == torch.uint8 and dtype in BYTE_DTYPES)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from deepinfer.arrays import Int64Array
 from deepinfer.cache.allocator import BlockAllocator
-
-Int64Array = npt.NDArray[np.int64]
 
 
 class Copies(NamedTuple):

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
+from deepinfer.arrays import Int64Array
 from deepinfer.config import TextConfig
 from deepinfer.formats import INDEX, INDEX_BF16, MAIN, MAIN_BF16, WINDOW, EntryFormat
 
@@ -20,7 +18,6 @@ CONTEXT_FORMATS: dict[str, tuple[EntryFormat, EntryFormat]] = {
 }
 """Formats of main and index entries by cache_dtype."""
 
-Int64Array = npt.NDArray[np.int64]
 
 BLOCK_TOKENS = 128
 PAGE_TOKENS = 16

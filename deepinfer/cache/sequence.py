@@ -9,15 +9,14 @@ costs a few array operations; lists of blocks exist only in errors and tests.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from deepinfer.arrays import Int64Array
 from deepinfer.cache.allocator import BlockAllocator, OutOfBlocksError
 from deepinfer.cache.copies import Copies, num_copies, replace_shared
 from deepinfer.cache.layout import CacheLayout
 from deepinfer.cache.pools import CachePools
 
-Int64Array = npt.NDArray[np.int64]
 NO_PAIRS: list[tuple[int, int]] = []
 
 

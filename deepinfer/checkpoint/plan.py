@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from deepinfer.checkpoint.header import StoredTensor
 from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind
-from deepinfer.checkpoint.source import TORCH_DTYPES
 from deepinfer.checkpoint.verify import Located
+from deepinfer.formats.dtypes import READ_DTYPES
 
 BOOKKEEPING_BYTES = 700  # host memory per stored tensor for names, shapes and offsets
 
@@ -66,7 +66,7 @@ def copied_by_default(tensor: ExpectedTensor) -> bool:
 
 def unaligned(stored: StoredTensor) -> bool:
     """Whether the stored bytes cannot be viewed in place."""
-    return stored.offset % TORCH_DTYPES[stored.dtype].itemsize != 0
+    return stored.offset % READ_DTYPES[stored.dtype].itemsize != 0
 
 
 def plan_memory(

@@ -11,14 +11,7 @@ from torch import Tensor
 from deepinfer.backend.values import Source
 from deepinfer.checkpoint.header import DTYPE_BYTES
 from deepinfer.checkpoint.shard import Shard
-
-TORCH_DTYPES = {
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F8_E4M3": torch.uint8,
-    "F8_E8M0": torch.uint8,
-    "I8": torch.uint8,
-}
+from deepinfer.formats.dtypes import READ_DTYPES
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class FileSource(Source):
     @property
     def aligned(self) -> bool:
         """Whether the bytes can be viewed in place; safetensors promises no alignment."""
-        return self.offset % TORCH_DTYPES[self.dtype].itemsize == 0
+        return self.offset % READ_DTYPES[self.dtype].itemsize == 0
 
     def read(self) -> Tensor:
         """A private copy, shaped `shape`: bf16, float32, or uint8 for the byte formats.
@@ -54,7 +47,7 @@ class FileSource(Source):
         """
         buffer = torch.empty(self.nbytes, dtype=torch.uint8)
         self.shard.read_into(buffer, self.offset)
-        return buffer.view(TORCH_DTYPES[self.dtype]).reshape(self.shape)
+        return buffer.view(READ_DTYPES[self.dtype]).reshape(self.shape)
 
     def map(self) -> Tensor:
         """A view of the mapped file, dtypes as `read`; a private copy if the bytes are unaligned.
@@ -67,7 +60,7 @@ class FileSource(Source):
         if self.random_access:
             self.shard.expect_random_access(self.offset, self.nbytes)
         piece = whole[self.offset : self.offset + self.nbytes]
-        return piece.view(TORCH_DTYPES[self.dtype]).reshape(self.shape)
+        return piece.view(READ_DTYPES[self.dtype]).reshape(self.shape)
 
     def rows(self, start: int, stop: int) -> FileSource:
         """The slice [start, stop) along the first dimension.

@@ -6,11 +6,10 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from deepinfer.errors import DeepInferError
 from deepinfer.settings import environment
-from deepinfer_launcher import printable
+from deepinfer_launcher import json_line, printable
 
 
 def in_json() -> bool:
@@ -22,9 +21,7 @@ def note(text: str, level: str = "info") -> None:
     """One line of text on stderr; a JSON object where logs are."""
     text = printable(text)
     if in_json():
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        record = {"time": now, "level": level, "logger": "deepinfer.cli", "message": text}
-        text = json.dumps(record, ensure_ascii=False)
+        text = json_line(text, level)
     print(text, file=sys.stderr, flush=True)
 
 

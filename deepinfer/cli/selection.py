@@ -7,7 +7,7 @@ import sys
 
 from deepinfer.backend.registry import Selected, select
 from deepinfer.cli.notes import note
-from deepinfer.engine.logs import configure_logging
+from deepinfer.logs import configure_logging
 from deepinfer.settings import environment
 from deepinfer.settings.check import check
 from deepinfer.settings.settings import Settings

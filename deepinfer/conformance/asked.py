@@ -14,8 +14,8 @@ from deepinfer.backend import Fact
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.values import CLASSES
 from deepinfer.errors import UsageError
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
-DTYPES = ("bf16", "fp32", "fp64")
 EDGES = ("", "call", "claimed", "history", "midpoints", "small")
 """Edges that cases have beside those of a grid: of calls, of claims, and of drawn cases."""
 
@@ -35,7 +35,8 @@ def check_asked(case: Case, known: Iterable[Case]) -> None:
     for name, value in case.facts:
         _check_fact(case, name, value, [own for one in known for n, own in one.facts if n == name])
     dtypes = {one.dtype for one in known}
-    _check_word(case, "dtype", case.dtype, dtypes | set(DTYPES if dtypes & set(DTYPES) else ()))
+    others = COMPUTE_DTYPES.keys() if dtypes & COMPUTE_DTYPES.keys() else set()
+    _check_word(case, "dtype", case.dtype, dtypes | others)
     _check_word(case, "values", case.values, CLASSES.keys() | {one.values for one in known})
     _check_word(case, "edge", case.edge, {*EDGES, *(one.edge for one in known)})
     numerics = {one.numerics for one in known}

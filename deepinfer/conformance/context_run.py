@@ -17,10 +17,11 @@ from deepinfer.backend import Activation, CompressorState, Numerics, Region, Tab
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.cases.batches import Chunk, Geometry, PagedCache, batch_of
-from deepinfer.conformance.suite import DTYPES, generator_of, numerics_of
+from deepinfer.conformance.suite import generator_of, numerics_of
 from deepinfer.conformance.trees import map_leaves
 from deepinfer.conformance.world import World
 from deepinfer.formats import quantise
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 LENGTH = 40
 """Tokens of a sequence: two blocks of 16 and half of a third one, in toy geometry."""
@@ -50,7 +51,7 @@ class ContextRun:
         self._operators = operators
         self.geometry = Geometry(ratio=case.size("ratio"))
         generator = generator_of(Case.of(case.operator, {**dict(case.facts), "salt": salt}))
-        memory = PagedCache(self.geometry, "prompt", LENGTH, generator, DTYPES[case.dtype])
+        memory = PagedCache(self.geometry, "prompt", LENGTH, generator, COMPUTE_DTYPES[case.dtype])
         _scramble(memory, generator)
         world = World(operators)
         placed = world.place({"weights": layer["weights"], "memory": vars(memory)})
@@ -165,7 +166,7 @@ def _scramble(memory: PagedCache, generator: torch.Generator) -> None:
 def random_tokens(case: Case, hidden: int, salt: int) -> Tokens:
     """The tokens of a case; another salt gives other ones."""
     generator = generator_of(Case.of(case.operator, {**dict(case.facts), "tokens": salt}))
-    dtype = DTYPES[case.dtype]
+    dtype = COMPUTE_DTYPES[case.dtype]
     return Tokens(
         torch.randn(LENGTH, hidden, generator=generator).to(dtype),
         torch.randn(LENGTH, Geometry().width, generator=generator).to(dtype),

@@ -29,9 +29,10 @@ from deepinfer.backend import (
 )
 from deepinfer.conformance.case import Case, Timing
 from deepinfer.conformance.subject import Subject
-from deepinfer.conformance.suite import DTYPES, OperatorSuite, generator_of
+from deepinfer.conformance.suite import OperatorSuite, generator_of
 from deepinfer.conformance.trees import tensors
 from deepinfer.conformance.world import World
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 200, 0.2
 COPY_BYTES = 128 * 2**20
@@ -57,7 +58,7 @@ class Ceilings:
         target = torch.empty_like(source)
         moved = 2 * COPY_BYTES / min(_rounds(lambda: target.copy_(source), backend))
         flops = {}
-        for name, dtype in DTYPES.items():
+        for name, dtype in COMPUTE_DTYPES.items():
             a = torch.ones(MATMUL, MATMUL, device=backend.device, dtype=dtype)
             least = min(_rounds(lambda a=a: a @ a, backend))  # type: ignore[misc]
             flops[name] = 2 * MATMUL**3 / least

@@ -17,7 +17,6 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
 from deepinfer.conformance.trees import map_leaves, tensors, widened
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 Arguments = dict[str, Any]
 Outputs = dict[str, Tensor]
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from deepinfer.engine.logs import RequestLogger
 from deepinfer.engine.outputs import (
     RequestDelta,
     RequestMetrics,
@@ -19,6 +18,7 @@ from deepinfer.engine.request import FinishReason, Request, Sequence, TokenLogpr
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.text_stream import TextStream
 from deepinfer.errors import DeepInferError
+from deepinfer.logs import RequestLogger
 from deepinfer.text import Tokenizer
 
 OnDelta = Callable[[RequestDelta], None]

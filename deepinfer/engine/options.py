@@ -15,8 +15,8 @@ import torch
 from deepinfer.backend import Numerics
 from deepinfer.config import ModelConfig
 from deepinfer.errors import NotBuiltYetError, UsageError
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
-COMPUTE = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 CACHE = ("fp4", "bf16")
 BLOCK_TOKENS = 128
 DEFAULT_BATCHED_TOKENS = 2048
@@ -99,7 +99,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _choice("numerics", self.numerics, ("auto", "ref", "infer"))
-        _choice("compute", self.compute, tuple(COMPUTE))
+        _choice("compute", self.compute, tuple(COMPUTE_DTYPES))
         _choice("cache_dtype", self.cache_dtype, CACHE)
         for name in ("max_model_len", "max_num_batched_tokens", "num_blocks"):
             if getattr(self, name) is not None:
@@ -176,7 +176,7 @@ class EngineOptions:
     @property
     def dtype(self) -> torch.dtype:
         """Compute precision."""
-        return COMPUTE[self.compute]
+        return COMPUTE_DTYPES[self.compute]
 
     def numerics_for(self, config: ModelConfig) -> Numerics:
         """The numeric mode for a checkpoint."""

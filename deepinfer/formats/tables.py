@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from deepinfer.errors import UsageError
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
-VALUE_DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 _KEPT_MANTISSA_BITS = 5
 
 
@@ -52,7 +52,7 @@ _PATTERNS = {
 
 def check_value_dtype(dtype: torch.dtype, what: str) -> None:
     """Raise `UsageError` unless `dtype` is bfloat16, float32 or float64."""
-    if dtype not in VALUE_DTYPES:
+    if dtype not in COMPUTE_DTYPES.values():
         raise UsageError(
             f"{what} has dtype {dtype}; block formats convert bfloat16, float32 and float64: "
             "convert the tensor first"

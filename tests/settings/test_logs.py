@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.engine.logs import LEVELS, RequestLogger, StderrHandler, configure_logging
+from deepinfer.logs import LEVELS, RequestLogger, StderrHandler, configure_logging
 from deepinfer.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_root_logger_is_left_alone() -> None:
 
 def test_importing_configures_nothing() -> None:
     code = (
-        "import logging, deepinfer.engine.logs; logger = logging.getLogger('deepinfer'); "
+        "import logging, deepinfer.logs; logger = logging.getLogger('deepinfer'); "
         "print(logger.handlers, logger.level, logging.getLogger().handlers)"
     )
     done = subprocess.run(

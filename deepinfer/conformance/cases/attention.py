@@ -17,7 +17,6 @@ from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import visible_entries
 from deepinfer.conformance.oracles import attention
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -32,6 +31,7 @@ from deepinfer.conformance.tolerances import (
     Tolerance,
 )
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import inverse_frequencies
 
 SINKS = {
@@ -69,7 +69,7 @@ def attended_case(operator: str, window: int, selected: int, **more: Any) -> Cas
 
 def attention_inputs(case: Case, generator: torch.Generator) -> Arguments:
     """The arguments of `attend`. Class "nan_entry" puts one NaN into each region."""
-    dtype, ratio, window = DTYPES[case.dtype], case.size("ratio"), case.size("window")
+    dtype, ratio, window = COMPUTE_DTYPES[case.dtype], case.size("ratio"), case.size("window")
     heads, width = case.size("heads"), case.size("head_dim")
     large = window >= 128
     geometry = Geometry(

@@ -17,8 +17,9 @@ from deepinfer.conformance.cases.batches import (
     write,
 )
 from deepinfer.conformance.oracles import formats, pages
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 FORMATS = ("window", "main", "index")
 LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 33)
@@ -40,7 +41,7 @@ def cache_of(case: Case, generator: torch.Generator, values: str = "normal") -> 
         window=128 if large else 8,
     )
     layout, length = str(case.fact("layout")), case.size("length")
-    return PagedCache(geometry, layout, length, generator, DTYPES[case.dtype], values)
+    return PagedCache(geometry, layout, length, generator, COMPUTE_DTYPES[case.dtype], values)
 
 
 def entry_grid(operator: str, tier: Tier, values: tuple[str, ...]) -> Iterator[Case]:
@@ -128,7 +129,7 @@ class Store(OperatorSuite):
         entries = cache.entries(region.format.name)
         shape = cache.rows, region.width
         return {
-            "values": make(case.values, shape, generator, DTYPES[case.dtype]),
+            "values": make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype]),
             "region": region,
             "entries": entries,
             "batch": cache.batch,
@@ -192,7 +193,7 @@ class Load(OperatorSuite):
             "sequence": torch.cat((sequence[order], sequence[: len(none)], sequence[:1], none[:1])),
             "entries": torch.cat((own[order], none, own[:1], torch.zeros_like(none[:1]))),
             "batch": batch,
-            "dtype": DTYPES[case.dtype],
+            "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:

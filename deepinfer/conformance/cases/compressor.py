@@ -24,7 +24,6 @@ from deepinfer.conformance.cases.batches import (
 from deepinfer.conformance.cases.cache import LENGTHS
 from deepinfer.conformance.oracles import compressor
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -35,6 +34,7 @@ from deepinfer.conformance.tolerances import (
     float_tolerance,
 )
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 class Compress(OperatorSuite):
@@ -51,12 +51,12 @@ class Compress(OperatorSuite):
             return Case.of("compress", facts, **more)
 
         for layout in ("padded", "drafts", "ragged", "decode", "prompt", "chunk", "none"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for ratio in (2, 1):
                     edge = "batch" if layout != "none" else "empty"
                     yield case(ratio, 64, layout, 21, dtype=dtype, edge=edge)
         for ratio in (1, 2):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for values in ("large", "extreme", "ties", "zeros", "nan_row"):
                     yield case(ratio, 32, "ragged", 18, dtype=dtype, values=values)
             for length in (*LENGTHS, 6, 7, 8):
@@ -71,7 +71,7 @@ class Compress(OperatorSuite):
                 yield case(2, 512, "padded", 700, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        dtype, ratio, width = DTYPES[case.dtype], case.size("ratio"), case.size("width")
+        dtype, ratio, width = COMPUTE_DTYPES[case.dtype], case.size("ratio"), case.size("width")
         geometry = Geometry(width=width, ratio=ratio) if width % 32 == 0 else Geometry(ratio=ratio)
         layout, length = str(case.fact("layout")), case.size("length")
         cache = PagedCache(geometry, layout, length, generator, dtype)

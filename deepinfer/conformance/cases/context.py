@@ -29,7 +29,6 @@ from deepinfer.conformance.cases.matrices import matrix
 from deepinfer.conformance.cases.model_calls import EPS, THETA, part_calls
 from deepinfer.conformance.oracles import compressor, formats, pages
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -43,6 +42,7 @@ from deepinfer.conformance.tolerances import (
 )
 from deepinfer.conformance.values import make
 from deepinfer.formats import quantise
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import inverse_frequencies
 
 
@@ -104,7 +104,7 @@ class NormRopeStore(OperatorSuite):
                 yield case(128, 64, "padded", 700, ratio=2, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        width, ratio, dtype = case.size("width"), case.size("ratio"), DTYPES[case.dtype]
+        width, ratio, dtype = case.size("width"), case.size("ratio"), COMPUTE_DTYPES[case.dtype]
         geometry = Geometry(index_width=width, ratio=ratio)
         layout, length = str(case.fact("layout")), case.size("length")
         cache = PagedCache(geometry, layout, length, generator, dtype)
@@ -216,7 +216,7 @@ class UpdateContext(OperatorSuite):
                 yield case(ratio, "padded", 130, large=True, hidden=5120, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        ratio, dtype, numerics = case.size("ratio"), DTYPES[case.dtype], numerics_of(case)
+        ratio, dtype, numerics = case.size("ratio"), COMPUTE_DTYPES[case.dtype], numerics_of(case)
         width, index, hidden = (case.size(name) for name in ("head_dim", "index_dim", "hidden"))
         layout, length = str(case.fact("layout")), case.size("length")
         geometry = Geometry(width=width, index_width=index, ratio=ratio)

@@ -23,7 +23,6 @@ from deepinfer.conformance.cases.specs import (
 )
 from deepinfer.conformance.oracles.rows import grouped_product, norm, product
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     Invalid,
     OperatorSuite,
@@ -33,6 +32,7 @@ from deepinfer.conformance.suite import (
 from deepinfer.conformance.tolerances import EXACT, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import TableSource
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 KINDS = ("fp8", "fp4", "bf16", "fp32")
 
@@ -45,7 +45,7 @@ class RmsNorm(OperatorSuite):
     nan_argument = "x"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for dtype in DTYPES:
+        for dtype in COMPUTE_DTYPES:
             for edge, rows in ROWS.items():
                 yield self._case(rows, 64, dtype, edge=edge)
             for values in ("large", "extreme", "subnormal", "zeros", "nan_row"):
@@ -61,7 +61,7 @@ class RmsNorm(OperatorSuite):
         return Case.of("rms_norm", {"rows": rows, "width": width, "eps": eps}, dtype=dtype, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        dtype, width = DTYPES[case.dtype], case.size("width")
+        dtype, width = COMPUTE_DTYPES[case.dtype], case.size("width")
         return {
             "x": make(case.values, (case.size("rows"), width), generator, dtype),
             "weight": 1 + 0.1 * torch.randn(width, generator=generator),
@@ -98,7 +98,7 @@ class Linear(OperatorSuite):
             for inputs in (1, 24, 37):
                 yield self._case(17, inputs, 33, kind, "bf16", edge="ragged")
         for kind in reversed(KINDS):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 yield self._case(3, 1024, 20, kind, dtype, edge="deep")
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 64, 48, kind, dtype, edge=edge)
@@ -140,13 +140,13 @@ class Linear(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         shape = case.size("rows"), case.size("inputs")
-        x = make(case.values, shape, generator, DTYPES[case.dtype])
+        x = make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype])
         kind, weights = str(case.fact("weight")), _weights_for(case)
         half = FP8 if case.edge == "both" else scheme_of(case)  # one that this weight does not read
         return {
             "a": activation(x, half),
             "w": matrix(case.size("outputs"), shape[1], kind, generator, weights),
-            "out_dtype": DTYPES[str(case.fact("out"))],
+            "out_dtype": COMPUTE_DTYPES[str(case.fact("out"))],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
@@ -175,7 +175,7 @@ class GroupedLinear(Linear):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for kind in KINDS:
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in FEW_ROWS.items():
                     yield self._grouped(rows, 2, 64, 32, kind, dtype, edge=edge)
                 for values in ("large", "ties", "saturated", "zeros", "nan_row"):
@@ -196,12 +196,14 @@ class GroupedLinear(Linear):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         groups, inputs = case.size("groups"), case.size("inputs")
-        x = make(case.values, (case.size("rows"), groups, inputs), generator, DTYPES[case.dtype])
+        x = make(
+            case.values, (case.size("rows"), groups, inputs), generator, COMPUTE_DTYPES[case.dtype]
+        )
         kind, weights = str(case.fact("weight")), _weights_for(case)
         return {
             "a": activation(x, scheme_of(case)),
             "w": matrix(groups * case.size("outputs"), inputs, kind, generator, weights),
-            "out_dtype": DTYPES[str(case.fact("out"))],
+            "out_dtype": COMPUTE_DTYPES[str(case.fact("out"))],
         }
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
@@ -220,7 +222,7 @@ class Embed(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for kind in ("bf16", "fp32"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in ROWS.items():
                     facts = {"rows": rows, "vocabulary": 61, "width": 24, "kind": kind}
                     yield Case.of("embed", facts, dtype=dtype, edge=edge)
@@ -237,7 +239,7 @@ class Embed(OperatorSuite):
                 table(vocabulary, case.size("width"), str(case.fact("kind")), generator)
             ),
             "ids": ids,
-            "dtype": DTYPES[case.dtype],
+            "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:

@@ -28,7 +28,6 @@ from deepinfer.conformance.cases.specs import (
 from deepinfer.conformance.oracles.rows import block_scaled, norm, product, rotated
 from deepinfer.conformance.oracles.stored import consumed
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -41,6 +40,7 @@ from deepinfer.conformance.tolerances import (
     float_tolerance,
 )
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 def norm_weight(width: int, generator: torch.Generator) -> Tensor:
@@ -58,7 +58,7 @@ class Project(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for numerics in ("ref", "infer"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in ROWS.items():
                     if edge != "long" or dtype == "bf16":
                         yield self._case(rows, 2, 48, 32, 16, "fp8", numerics, dtype, edge=edge)
@@ -114,7 +114,7 @@ class Project(OperatorSuite):
             head_dim=head_dim,
             eps=EPS,
         )
-        x = make(case.values, (rows, hidden), generator, DTYPES[case.dtype])
+        x = make(case.values, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
         return {
             "a": activation(x, scheme_of(case)),
             "weights": weights,
@@ -188,7 +188,7 @@ class Logits(OperatorSuite):
     nan_argument = "x"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for dtype in DTYPES:
+        for dtype in COMPUTE_DTYPES:
             for kind in ("bf16", "fp32"):
                 for edge, rows in FEW_ROWS.items():
                     yield self._case(rows, 64, 48, kind, dtype, edge=edge)
@@ -214,7 +214,9 @@ class Logits(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         hidden, kind = case.size("hidden"), str(case.fact("weight"))
         return {
-            "x": make(case.values, (case.size("rows"), hidden), generator, DTYPES[case.dtype]),
+            "x": make(
+                case.values, (case.size("rows"), hidden), generator, COMPUTE_DTYPES[case.dtype]
+            ),
             "norm": norm_weight(hidden, generator),
             "eps": EPS,
             "head": matrix(case.size("vocabulary"), hidden, kind, generator),

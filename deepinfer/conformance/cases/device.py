@@ -17,6 +17,7 @@ from deepinfer.backend import Backend, Batch, CallSpec, Contract, Plan, Table
 from deepinfer.backend.resolution import NATIVE, Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 EAGER = "default"
 SIZES = {"empty": 0, "one": 1, "odd": 4097, "long": 1 << 20}
@@ -25,7 +26,7 @@ DTYPES = {
     "uint8": torch.uint8,
     "int32": torch.int32,
     "int64": torch.int64,
-    "fp32": torch.float32,
+    "fp32": COMPUTE_DTYPES["fp32"],
 }
 
 

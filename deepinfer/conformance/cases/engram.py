@@ -16,7 +16,6 @@ from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call, read
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.stored import stored_matrix
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     Invalid,
     OperatorSuite,
@@ -26,6 +25,7 @@ from deepinfer.conformance.suite import (
 from deepinfer.conformance.tolerances import EXACT, GATED, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import TableSource
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 RELEASED_MODULUS = 16_000_000
 RELEASED_IDS = 99092
@@ -146,7 +146,7 @@ class Gather(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for kind in ("fp8", "bf16", "fp32"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 3, 32, 211, kind, dtype, edge=edge)
             for columns, width in ((1, 64), (12, 64), (24, 32)):
@@ -179,7 +179,7 @@ class Gather(OperatorSuite):
         return {
             "table": TableSource(table(size, case.size("width"), kind, generator)),
             "rows": rows,
-            "dtype": DTYPES[case.dtype],
+            "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
@@ -216,7 +216,7 @@ class Inject(OperatorSuite):
     nan_argument = "streams"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for dtype in DTYPES:
+        for dtype in COMPUTE_DTYPES:
             for values in ("large", "subnormal", "ties", "zeros", "nan_row"):
                 yield self._case(5, 4, 32, dtype, values=values)
             for streams, width in ((1, 32), (2, 48), (3, 17), (4, 128)):
@@ -238,7 +238,7 @@ class Inject(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, count, width = (case.size(name) for name in ("rows", "streams", "width"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         streams = make(case.values, (rows, count, width), generator, dtype)
         other = "normal" if case.values in ("zeros", "nan_row", "subnormal") else case.values
         memory = make(other, (rows, (count + 1) * width), generator, dtype)

@@ -16,10 +16,11 @@ from deepinfer.conformance.cases.specs import EPS, FP8, ROWS, call, linear_call
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.rows import product
 from deepinfer.conformance.oracles.stored import stored_matrix
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import GATED, TWICE_ROUNDED, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import TableSource
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 IDS = 518
 
@@ -33,7 +34,7 @@ class EngramStep(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for kind in ("fp8", "bf16"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in ROWS.items():
                     if edge != "long" or kind == "fp8":
                         yield self._case(rows, 4, 32, 32, kind, dtype, edge=edge)
@@ -93,7 +94,9 @@ class EngramStep(OperatorSuite):
         )
         history = histories(rows, orders, IDS, generator)
         return {
-            "streams": make(case.values, (rows, count, width), generator, DTYPES[case.dtype]),
+            "streams": make(
+                case.values, (rows, count, width), generator, COMPUTE_DTYPES[case.dtype]
+            ),
             "history": history,
             "weights": weights,
             "blocked": history[:, 0] < 0,

@@ -13,7 +13,6 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.specs import ROWS
 from deepinfer.conformance.oracles import experts as oracle
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -21,6 +20,7 @@ from deepinfer.conformance.suite import (
 )
 from deepinfer.conformance.tolerances import EXACT, FP32_ELEMENT, FP64_ELEMENT, Tolerance
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 NUMERICS = ("ref", "infer")
 SCALE = 1.5
@@ -193,7 +193,7 @@ class Dispatch(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         x = torch.randn(case.size("rows"), case.size("hidden"), generator=generator)
         return {
-            "a": Activation(x.to(DTYPES[case.dtype])),
+            "a": Activation(x.to(COMPUTE_DTYPES[case.dtype])),
             "routing": routing_of(case, generator),
             "group": Group(),
         }
@@ -239,7 +239,7 @@ class Combine(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, k, hidden = (case.size(name) for name in ("rows", "top_k", "hidden"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         shape = rows, k, hidden
         if case.values == "cancelling":  # a large term and its negative: the order decides
             outputs = torch.randn(*shape, generator=generator)

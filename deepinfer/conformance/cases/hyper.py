@@ -11,9 +11,10 @@ from deepinfer.backend import CallSpec, Fact, Mix, MixSite
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call
 from deepinfer.conformance.oracles.hyper import collapsed, expanded, predicted
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import MIX, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 HC_EPS = 1e-6
 WEIGHTS = {"even": (0.0, 0.0), "mild": (1.0, 1.0), "steep": (4.0, 8.0), "closed": (0.5, 0.5)}
@@ -70,7 +71,7 @@ class MixSuite(OperatorSuite):
     nan_argument = "streams"
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        for dtype in DTYPES:
+        for dtype in COMPUTE_DTYPES:
             yield self._case(5, 4, 24, dtype, edge="small")
             for values in ("large", "subnormal", "ties", "zeros", "nan_row"):
                 yield self._case(5, 4, 24, dtype, values=values)
@@ -112,7 +113,7 @@ class MixSuite(OperatorSuite):
         streams, width = case.size("streams"), case.size("width")
         shape = case.size("rows"), streams, width
         weights = str(case.fact("weights"))
-        x = make(case.values, shape, generator, DTYPES[case.dtype])
+        x = make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype])
         return {
             "streams": x * SMALL if case.edge == "small" else x,
             "site": site(streams, width, case.size("iterations"), weights, generator),
@@ -140,7 +141,7 @@ class Collapse(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         pre = random_mix(rows, streams, dtype, generator).pre
         if rows and case.edge != "released":
             pre[0] = torch.eye(streams)[0]  # what a model starts with
@@ -168,7 +169,7 @@ class Expand(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         return {
             "out": make(case.values, (rows, width), generator, dtype),
             "streams": make(case.values, (rows, streams, width), generator, dtype),
@@ -190,7 +191,7 @@ def _grid(operator: str, tier: Tier) -> Iterator[Case]:
         facts: dict[str, Fact] = {"rows": rows, "streams": streams, "width": width}
         return Case.of(operator, facts, dtype=dtype, **more)
 
-    for dtype in DTYPES:
+    for dtype in COMPUTE_DTYPES:
         for edge, rows in ROWS.items():
             yield case(rows, 4, 48, dtype, edge=edge)
         for values in ("large", "extreme", "subnormal", "ties", "zeros", "nan_row"):

@@ -22,7 +22,7 @@ from deepinfer.conformance.cases.specs import (
 )
 from deepinfer.conformance.oracles.hyper import collapsed, expanded, predicted
 from deepinfer.conformance.oracles.rows import norm
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import (
     BF16_QUANTISED,
     EXACT,
@@ -33,6 +33,7 @@ from deepinfer.conformance.tolerances import (
     float_tolerance,
 )
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 ITERATIONS = 20
 SCHEMES = (FP8, None)
@@ -64,7 +65,7 @@ class Enter(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for scheme in SCHEMES:
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 yield self._case(5, 4, 32, scheme, dtype, weights="steep", edge="steep")
                 for values in ("large", "ties", "zeros", "nan_row"):
                     yield self._case(5, 4, 32, scheme, dtype, values=values)
@@ -100,7 +101,7 @@ class Enter(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         return {
             "streams": make(case.values, (rows, streams, width), generator, dtype),
             "pre": random_mix(rows, streams, dtype, generator).pre,
@@ -165,7 +166,7 @@ class Advance(Enter):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, streams, width = (case.size(name) for name in ("rows", "streams", "width"))
-        dtype = DTYPES[case.dtype]
+        dtype = COMPUTE_DTYPES[case.dtype]
         return {
             "out": make(case.values, (rows, width), generator, dtype),
             "streams": make(case.values, (rows, streams, width), generator, dtype),

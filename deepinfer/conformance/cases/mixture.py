@@ -39,12 +39,13 @@ from deepinfer.conformance.cases.mlp import (
 from deepinfer.conformance.cases.specs import activation
 from deepinfer.conformance.oracles import experts as oracle
 from deepinfer.conformance.oracles.rows import weight_for
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs, numerics_of
 from deepinfer.conformance.tolerances import (
     Tolerance,
 )
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import ExpertSources
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 class SharedMlp(OperatorSuite):
@@ -96,7 +97,7 @@ class SharedMlp(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         of_rows, of_weights = inputs_and_weights(case)
         shape = case.size("rows"), case.size("hidden")
-        x = make(of_rows, shape, generator, DTYPES[case.dtype])
+        x = make(of_rows, shape, generator, COMPUTE_DTYPES[case.dtype])
         return {
             "a": activation(x, scheme_of(case)),
             "weights": shared_weights(case, str(case.fact("weight")), generator, of_weights),
@@ -224,9 +225,9 @@ class Mixture(OperatorSuite):
         image_mask = torch.arange(rows) % 3 == 1
         added = torch.where(image_mask[:, None], image_bias, bias)
         decoded = weight_for(gate, torch.bfloat16)
-        x = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
+        x = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
         while not bool((good := self._settled(x, decoded, added, k)).all()):
-            again = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
+            again = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
             x = torch.where(good[:, None], x, again)
         sources = (expert(hidden, inner, str(kind), generator, of_weights) for _ in range(experts))
         shared = "fp8" if kind == "fp4" else str(kind)

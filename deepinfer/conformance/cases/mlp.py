@@ -26,7 +26,7 @@ from deepinfer.conformance.cases.experts import (
 from deepinfer.conformance.cases.matrices import expert
 from deepinfer.conformance.cases.specs import activation
 from deepinfer.conformance.oracles import experts as oracle
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs, numerics_of
 from deepinfer.conformance.tolerances import (
     Tolerance,
     code_tolerance,
@@ -36,6 +36,7 @@ from deepinfer.conformance.tolerances import (
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import ExpertSources
 from deepinfer.formats import dequantise
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 LIMIT = 10.0
 FEW_ROWS = {"empty": 0, "one": 1, "tile-1": 15, "tile": 16, "tile+1": 17, "long": 40}
@@ -114,7 +115,8 @@ class SwiGlu(OperatorSuite):
         shape = case.size("rows"), case.size("intermediate")
         spread = 2.0 if case.values == "normal" else 1.0
         gate, up = (
-            make(case.values, shape, generator, DTYPES[case.dtype]) * spread for _ in range(2)
+            make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype]) * spread
+            for _ in range(2)
         )
         weights = torch.rand(shape[0], generator=generator).to(wide_dtype(case.dtype))
         return {
@@ -220,7 +222,7 @@ class ExpertMlp(OperatorSuite):
         rows, experts = case.size("rows"), case.size("experts")
         hidden, inner, kind = case.size("hidden"), case.size("intermediate"), case.fact("weight")
         of_rows, of_weights = inputs_and_weights(case)
-        x = make(of_rows, (rows, hidden), generator, DTYPES[case.dtype])
+        x = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
         return {
             "a": activation(x, scheme_of(case)),
             "routing": routing_of(case, generator),

@@ -17,9 +17,10 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import matrix, table
 from deepinfer.conformance.cases.specs import call, linear_call
 from deepinfer.conformance.oracles.stored import stored_matrix
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.values import make
 from deepinfer.conformance.world import TableSource
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 KINDS = ("fp8", "fp4", "bf16", "fp32")
 
@@ -56,7 +57,7 @@ class PackLinear(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         inputs, kind = case.size("inputs"), str(case.fact("weight"))
         return {
-            "unit": torch.eye(inputs, dtype=DTYPES[case.dtype]),
+            "unit": torch.eye(inputs, dtype=COMPUTE_DTYPES[case.dtype]),
             "w": matrix(case.size("outputs"), inputs, kind, generator, case.values),
         }
 
@@ -109,7 +110,7 @@ class PackTable(OperatorSuite):
         return {
             "table": TableSource(source),
             "rows": torch.arange(vocabulary).flip(0),
-            "dtype": DTYPES[case.dtype],
+            "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
     def calls(self, case: Case) -> list[CallSpec]:
@@ -138,7 +139,7 @@ class PackTable(OperatorSuite):
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         source = arguments["table"].source
-        out = stored_matrix(source, per_row=True).flip(0).to(DTYPES[case.dtype])
+        out = stored_matrix(source, per_row=True).flip(0).to(COMPUTE_DTYPES[case.dtype])
         named = (*source.shape, KINDS.index(source.kind))
         return {"out": out, "shape and kind": torch.tensor(named)}
 
@@ -157,7 +158,9 @@ class PackVector(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         shape = tuple(int(part) for part in str(case.fact("shape")).split("x"))
-        return {"source": MemorySource(make(case.values, shape, generator, DTYPES[case.dtype]))}
+        return {
+            "source": MemorySource(make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype]))
+        }
 
     def calls(self, case: Case) -> list[CallSpec]:
         return []

@@ -22,10 +22,11 @@ from deepinfer.conformance.cases.specs import (
 from deepinfer.conformance.oracles.blocks import quantised
 from deepinfer.conformance.oracles.rows import norm
 from deepinfer.conformance.oracles.stored import E2M1
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import BF16_QUANTISED, EXACT, Tolerance, float_tolerance
 from deepinfer.conformance.values import make
 from deepinfer.formats import Scheme
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 VALUES = ("large", "extreme", "saturated", "subnormal", "ties", "zeros", "nan_row", "infinite")
 
@@ -60,7 +61,7 @@ class Quantise(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for scheme in Scheme:
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 yield self._case(40, 64, scheme.value, dtype, edge="midpoints")
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 64, scheme.value, dtype, edge=edge)
@@ -72,7 +73,7 @@ class Quantise(OperatorSuite):
             yield self._case(17, 128, scheme.value, "bf16", heads=32, edge="heads")
             for seed in range(1, 4):
                 yield self._case(40, 128, scheme.value, "fp32", values="ties", seed=seed)
-        for dtype in DTYPES:
+        for dtype in COMPUTE_DTYPES:
             yield self._case(5, 37, None, dtype, edge="none")
         for width, heads in ((4096, 8), (8192, 0), (5120, 0), (2304, 0)):
             yield self._case(3, width, Scheme.FP8_BLOCK32.value, "bf16", heads, edge="released")
@@ -94,7 +95,7 @@ class Quantise(OperatorSuite):
         heads = dict(case.facts).get("heads")
         middle = (heads,) if isinstance(heads, int) else ()
         shape = case.size("rows"), *middle, case.size("width")
-        x = make(case.values, shape, generator, DTYPES[case.dtype])
+        x = make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype])
         scheme = scheme_of(case)
         if case.edge == "midpoints" and scheme is not None:
             x = midpoints(shape, scheme, generator).to(x.dtype)
@@ -124,7 +125,7 @@ class NormQuantise(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for scheme in (None, Scheme.FP8_BLOCK32.value):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for edge, rows in ROWS.items():
                     yield self._case(rows, 96, scheme, dtype, edge=edge)
                 for values in ("large", "extreme", "subnormal", "ties", "zeros", "nan_row"):
@@ -143,7 +144,9 @@ class NormQuantise(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         width = case.size("width")
         return {
-            "x": make(case.values, (case.size("rows"), width), generator, DTYPES[case.dtype]),
+            "x": make(
+                case.values, (case.size("rows"), width), generator, COMPUTE_DTYPES[case.dtype]
+            ),
             "weight": 1 + 0.1 * torch.randn(width, generator=generator),
             "eps": EPS,
             "scheme": scheme_of(case),

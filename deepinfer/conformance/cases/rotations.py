@@ -12,9 +12,10 @@ from deepinfer.backend import CallSpec, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.specs import FEW_ROWS, ROWS, call
 from deepinfer.conformance.oracles.rows import rotated
-from deepinfer.conformance.suite import DTYPES, Arguments, OperatorSuite, Outputs, numerics_of
+from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs, numerics_of
 from deepinfer.conformance.tolerances import Tolerance, float_tolerance
 from deepinfer.conformance.values import make
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 LAST_POSITION = (1 << 20) - 1
 YARN_FACTOR = 16.0
@@ -50,7 +51,7 @@ class Rope(OperatorSuite):
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for numerics in ("ref", "infer"):
-            for dtype in DTYPES:
+            for dtype in COMPUTE_DTYPES:
                 for inverse in (False, True):
                     edges = FEW_ROWS if inverse else ROWS
                     for edge, rows in edges.items():
@@ -96,7 +97,7 @@ class Rope(OperatorSuite):
         theta = case.fact("theta")
         assert isinstance(theta, float)
         return {
-            "x": make(case.values, shape, generator, DTYPES[case.dtype]),
+            "x": make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype]),
             "positions": positions(rows, generator),
             "frequencies": frequencies(theta, case.size("rotated")),
             "inverse": case.fact("inverse"),

@@ -18,7 +18,6 @@ from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import candidate_blocks, rows_of, visible_entries
 from deepinfer.conformance.oracles import attention, compressor, formats, selection
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -27,6 +26,7 @@ from deepinfer.conformance.suite import (
 from deepinfer.conformance.tolerances import EXACT, SELECTED_BF16, SELECTED_WIDE, Tolerance
 from deepinfer.conformance.values import make
 from deepinfer.formats import Quantised, Scheme, quantise
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import inverse_frequencies
 
 
@@ -87,7 +87,7 @@ class Select(OperatorSuite):
                 yield case(role, "drafts", 20001, large=True, top_k=512, numerics="infer", **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        dtype, numerics = DTYPES[case.dtype], numerics_of(case)
+        dtype, numerics = COMPUTE_DTYPES[case.dtype], numerics_of(case)
         heads, width, ratio = (case.size(name) for name in ("heads", "width", "ratio"))
         rank, hidden, kind = case.size("rank"), case.size("hidden"), str(case.fact("weight"))
         geometry = Geometry(index_width=width, ratio=ratio)

@@ -14,7 +14,6 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
 from deepinfer.conformance.oracles import selection
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     OperatorSuite,
     Outputs,
@@ -29,6 +28,7 @@ from deepinfer.conformance.tolerances import (
 )
 from deepinfer.conformance.values import make
 from deepinfer.formats import Scheme, quantise
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 COLUMNS = (0, 1, 2, 7, 8, 9, 15, 16, 17, 127, 128, 129)
 """Around blocks of 4 and 8, tiles of 16 and of 128 columns."""
@@ -97,7 +97,7 @@ class IndexScores(OperatorSuite):
                     yield case("drafts", 2049, **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        dtype, heads, width = DTYPES[case.dtype], case.size("heads"), case.size("width")
+        dtype, heads, width = COMPUTE_DTYPES[case.dtype], case.size("heads"), case.size("width")
         geometry = Geometry(index_width=width, ratio=case.size("ratio"))
         values = "normal" if case.values == "spread" else case.values
         layout, length = str(case.fact("layout")), case.size("length")
@@ -181,7 +181,7 @@ class _Chosen(OperatorSuite):
         for row, count in enumerate((columns, 0, min(1, columns), columns)):
             if row < rows:
                 visible[row] = count
-        scores = _scores(case.values, rows, columns, generator).to(DTYPES[case.dtype])
+        scores = _scores(case.values, rows, columns, generator).to(COMPUTE_DTYPES[case.dtype])
         return {"scores": scores, "visible": visible}
 
     def ranges(self, case: Case) -> dict[str, tuple[int, int]]:

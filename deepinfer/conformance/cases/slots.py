@@ -23,13 +23,13 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import expert
 from deepinfer.conformance.cases.mlp import stored_kind
 from deepinfer.conformance.suite import (
-    DTYPES,
     Arguments,
     Invalid,
     OperatorSuite,
     Outputs,
     generator_of,
 )
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 KINDS = ("fp4", "bf16", "fp32")
 
@@ -88,7 +88,7 @@ class PackExperts(OperatorSuite):
         hidden, inner, kind = case.size("hidden"), case.size("intermediate"), case.fact("weight")
         count = case.size("experts")
         experts = (expert(hidden, inner, str(kind), generator, case.values) for _ in range(count))
-        x = torch.randn(2, hidden, generator=generator).to(DTYPES[case.dtype])
+        x = torch.randn(2, hidden, generator=generator).to(COMPUTE_DTYPES[case.dtype])
         return {"sources": Published(tuple(experts)), "x": x, "moved": count - 1}
 
     def calls(self, case: Case) -> list[CallSpec]:

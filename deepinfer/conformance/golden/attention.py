@@ -33,7 +33,7 @@ from deepinfer.backend import (
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.backend.resolution import Operators
 from deepinfer.config import YarnConfig
-from deepinfer.conformance.golden.comparison import DTYPES, attempt, close, compared, equal
+from deepinfer.conformance.golden.comparison import attempt, close, compared, equal
 from deepinfer.conformance.golden.data import Tensors
 from deepinfer.conformance.golden.metrics import bf16_steps, row_steps
 from deepinfer.conformance.golden.report import Item, Measure
@@ -46,6 +46,7 @@ from deepinfer.conformance.golden.selections import (
 )
 from deepinfer.formats import INDEX, MAIN, Scheme
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import inverse_frequencies
 
 _LENGTH, _HEADS, _HEAD_DIM, _WINDOW = 61, 2, 64, 8
@@ -66,7 +67,7 @@ def check_attention(operators: Operators, vectors: Tensors, compute: str) -> Ite
 class _Chain:
     def __init__(self, operators: Operators, vectors: Tensors, compute: str, ratio: int) -> None:
         self.ops, self.vectors, self.compute, self.ratio = operators, vectors, compute, ratio
-        self.dtype = DTYPES[compute]
+        self.dtype = COMPUTE_DTYPES[compute]
         self.batch = single_sequence(operators, _LENGTH)
         entries = _LENGTH // ratio + 1
         self.main = region(operators, MAIN, _HEAD_DIM, entries)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import torch
 from torch import Tensor
 
 from deepinfer.conformance.golden.metrics import bf16_steps, relative, worst
 from deepinfer.conformance.golden.report import Item, Measure
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FP32_RELATIVE = 1e-5
 """fp32 outputs: sums of a few hundred products in another order stay far below this."""
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from deepinfer.backend import Contract, NgramHash
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import EngramHash, engram_hashes
-from deepinfer.conformance.golden.comparison import DTYPES, close, equal
+from deepinfer.conformance.golden.comparison import close, equal
 from deepinfer.conformance.golden.data import GoldenData, GoldenModel, Tensors
 from deepinfer.conformance.golden.report import Item
+from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import WeightLoader
 from deepinfer.text import Tokenizer, compressed_token_map
 
@@ -126,7 +127,7 @@ def _injection(
         raise ValueError(f"engram.tiny.layer is {layer}, which has no Engram in {model.name}")
     ids, mask = vectors.get("engram.tiny.masked.ids"), vectors.get("engram.tiny.masked.mask")
     past = history(token_map.to(ids.device)[ids], order)
-    streams = vectors.get(f"engram.tiny.streams_in.{compute}").to(DTYPES[compute])
+    streams = vectors.get(f"engram.tiny.streams_in.{compute}").to(COMPUTE_DTYPES[compute])
     for key, blocked in (("streams_out", torch.zeros_like(mask)), ("streams_out_masked", ~mask)):
         got = operators.engram(streams, past, weights, blocked)
         want = vectors.get(f"engram.tiny.{key}.{compute}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from deepinfer.engine.logs import RequestLogger
 from deepinfer.engine.request import FinishReason, Request, Sequence
+from deepinfer.logs import RequestLogger
 
 _log = logging.getLogger(__name__)
 _FINE = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)

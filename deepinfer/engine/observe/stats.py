@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from deepinfer.arrays import Int64Array
 from deepinfer.cache import CacheManager
 from deepinfer.cache.allocator import BlockAllocator
 from deepinfer.engine.distribution import Distribution, DistributionStats
 from deepinfer.engine.observe.timers import Timers, TimerStats
 from deepinfer.engine.request import Request, Sequence
 from deepinfer.engine.scheduler import Plan
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,14 @@ written to.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import MutableMapping
-from datetime import UTC, datetime
 from typing import Any
 
 from deepinfer.errors import UsageError
 from deepinfer.settings.settings import Origin, Settings
+from deepinfer_launcher import json_line
 
 ROOT = "deepinfer"
 REQUEST_FIELD = "request_id"
@@ -104,22 +103,17 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC, ISO 8601), level, logger, message.
-
-    Also request_id and exception (a traceback) where there is one.
+    """One JSON object a line, as `json_line` makes it, with request_id and exception (a traceback)
+    where there is one.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as a JSON object without a line break."""
-        document: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        fields = {}
         request_id = getattr(record, REQUEST_FIELD, None)
         if request_id is not None:
-            document[REQUEST_FIELD] = str(request_id)
+            fields[REQUEST_FIELD] = str(request_id)
         if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False)
+            fields["exception"] = self.formatException(record.exc_info)
+        message, level = record.getMessage(), record.levelname.lower()
+        return json_line(message, level, logger=record.name, seconds=record.created, **fields)
