@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.profiler import profile, record_function
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.backend.resolution import COMPOSED, Operators
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.data import bundled_checkpoint
@@ -63,7 +63,7 @@ def main() -> None:
     prompt = [3 + i * 7 % 500 for i in range(arguments.prompt)]
     params = SamplingParams(max_tokens=arguments.tokens + 4, ignore_eos=True)
     with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
-        engine = Engine.load(checkpoint, select(arguments.accelerator), EngineOptions())
+        engine = Engine.load(checkpoint, select_backend(arguments.accelerator), EngineOptions())
         mark(engine.operators)
         for _ in engine.generate([3, 4, 5], SamplingParams(max_tokens=2, ignore_eos=True)):
             pass  # what is slow the first time only

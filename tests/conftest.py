@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.data import bundled_checkpoint
@@ -64,7 +64,7 @@ def load_engine(
         block_tokens=BLOCK_TOKENS,
         page_tokens=PAGE_TOKENS,
     )
-    return Engine.load(checkpoint, select(REFERENCE), options, layout=layout)
+    return Engine.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
 
 
 def _engines(directory: Path) -> Iterator[EngineOf]:

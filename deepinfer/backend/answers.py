@@ -1,4 +1,4 @@
-"""What a backend answers about the calls of one operator, made into one verdict."""
+"""What a backend answers about the calls of one operator, as one `OperatorSupport`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Question = Callable[[CallSpec], object]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OperatorSupport:
     """Whether all calls of an operator are answered with yes.
 
     refusal: why not; None when they are. bounds: the sub-range in which they are, empty when it is
@@ -30,13 +30,13 @@ class Verdict:
         return self.refusal is None and not self.bounds
 
 
-def judge(
+def operator_support(
     name: str,
     question: Question,
     calls: Iterable[CallSpec],
     measured: Mapping[str, str],
     method: str = "supports",
-) -> Verdict:
+) -> OperatorSupport:
     """Ask about every call; the first no is the answer for all.
 
     name: of the backend, for errors. question: its `supports`, or the `method` named. measured:
@@ -49,20 +49,20 @@ def judge(
     for call in calls:
         support = ask(name, question, call, method)
         if not support.supported:
-            return Verdict(f"{call}: {support.reason}")
+            return OperatorSupport(f"{call}: {support.reason}")
         asked = dict(call.ranges)
         for key, (low, high) in support.ranges:
             if key in asked and low <= asked[key][0] and asked[key][1] <= high:
                 continue
             limits = f"supported only for {shown(dict(support.ranges))} ({support.reason})"
             if key not in measured or key not in asked:
-                return Verdict(f"{call}: {limits}; {key} is not known when it is called")
+                return OperatorSupport(f"{call}: {limits}; {key} is not known when it is called")
             lowest, highest = bounds.get(key, asked[key])
             bounds[key] = max(low, lowest), min(high, highest)
             if bounds[key][0] > bounds[key][1]:
-                return Verdict(f"{call}: {limits}")
+                return OperatorSupport(f"{call}: {limits}")
             reason = reason or f"{call}: {limits}"
-    return Verdict(None, bounds, reason)
+    return OperatorSupport(None, bounds, reason)
 
 
 def ask(name: str, question: Question, call: CallSpec, method: str = "supports") -> Support:

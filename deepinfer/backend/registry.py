@@ -228,7 +228,7 @@ def _skipping(skip: Iterable[str], names: Iterable[str]) -> str:
     return f"{SKIP_BACKENDS}={','.join([*skip, *names])}"
 
 
-def select(
+def select_backend(
     name: str | None, mode: str | None = None, skip: Iterable[str] = (), require: bool = True
 ) -> Selected:
     """Choose the backend to run.
@@ -338,9 +338,9 @@ def reference_for(selected: Selected, backend: Backend) -> Backend:
     """The reference on the backend's device; the backend itself where it is the reference."""
     if selected.spec.name == REFERENCE:
         return backend
-    return select(REFERENCE, require=False).create(str(backend.device))
+    return select_backend(REFERENCE, require=False).create(str(backend.device))
 
 
 def host_reference() -> Backend:
     """The reference on the host, for what a device cannot run."""
-    return select(REFERENCE, require=False).create("cpu")
+    return select_backend(REFERENCE, require=False).create("cpu")

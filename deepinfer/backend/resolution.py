@@ -1,6 +1,6 @@
 """Resolution: which function runs each operator, decided once at start.
 
-Order: the backend's own; else the step's default body, its inner calls resolved by the same table;
+Order: the backend's own; else the step's default body, its inner calls resolved in the same way;
 else the reference's primitive on the backend's device; else the same on the host, with copies. An
 operator that the backend answers for a sub-range is its own inside it and goes on in that order
 outside. A fallback is never silent.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from deepinfer.backend.answers import Question, Verdict, judge
+from deepinfer.backend.answers import OperatorSupport, Question, operator_support
 from deepinfer.backend.base import DECLARATIONS, OPERATORS, Backend
 from deepinfer.backend.bindings import (
     COMPOSED,
@@ -26,9 +26,9 @@ from deepinfer.backend.bindings import (
 from deepinfer.backend.bounded import Bounded
 from deepinfer.backend.functions import Function, Tap, guarded, missing
 from deepinfer.backend.host import Twins, on_host
+from deepinfer.backend.operator_table import Operators, Shared
 from deepinfer.backend.operators import CallSpec
 from deepinfer.backend.packing import PACKERS, Packer, host_packers, unreadable
-from deepinfer.backend.table import Operators, Shared
 from deepinfer.errors import UnsupportedOperatorError
 
 __all__ = [
@@ -66,11 +66,11 @@ def resolve(
     Raises UnsupportedOperatorError, naming every such call, when nothing can run one, or when
     strict; BackendContractError when `supports` raises or answers something else than `Support`.
     """
-    return _Resolution(name, backend, reference, calls, strict, host).table()
+    return _Resolution(name, backend, reference, calls, strict, host).operators()
 
 
 class _Resolution:
-    """One run of `resolve`; verdicts are kept, so that the backend is asked about a call once."""
+    """One run of `resolve`; answers are kept, so that the backend is asked about a call once."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _Resolution:
         self.twins = Twins()
         self._make_host = host
         self._host: Backend | None = None
-        self._verdicts: dict[str, Verdict] = {}
+        self._support: dict[str, OperatorSupport] = {}
         self._calls: dict[str, list[CallSpec]] = {}
         self._unsupported: list[str] = []
         for call in calls:
@@ -101,7 +101,7 @@ class _Resolution:
                 raise ValueError(f"{call}: {call.step!r} is not a step of the contract")
             self._calls.setdefault(call.operator, []).append(call)
 
-    def table(self) -> Operators:
+    def operators(self) -> Operators:
         bindings: dict[str, Binding] = {}
         functions: dict[str, Function | Bounded] = {}
         for operator in OPERATORS:
@@ -114,10 +114,12 @@ class _Resolution:
         if self.strict:
             self.refuse_fallbacks(bindings)
         self.bind_packers(bindings, functions)
-        table = Operators(self.backend, bindings, functions, self.shared, self.packers(bindings))
-        self.backend.operators = table
-        self.reference.operators = table
-        return table
+        operators = Operators(
+            self.backend, bindings, functions, self.shared, self.packers(bindings)
+        )
+        self.backend.operators = operators
+        self.reference.operators = operators
+        return operators
 
     def live(self, operator: str) -> list[CallSpec]:
         """Calls of an operator that will be made: by the model, or by a step that is composed."""
@@ -125,45 +127,45 @@ class _Resolution:
             call
             for call in self._calls.get(operator, [])
             if call.step is None
-            or (not self.verdict(call.step).is_whole and bool(self.live(call.step)))
+            or (not self.support(call.step).is_whole and bool(self.live(call.step)))
         ]
 
     def is_live(self, operator: str) -> bool:
         """Will the operator be called?"""
         return bool(self.live(operator))
 
-    def verdict(self, operator: str) -> Verdict:
+    def support(self, operator: str) -> OperatorSupport:
         """Whether the backend's own runs an operator."""
-        if operator not in self._verdicts:
-            self._verdicts[operator] = (
-                self.judged(self.name, self.backend.supports, operator)
+        if operator not in self._support:
+            self._support[operator] = (
+                self.asked(self.name, self.backend.supports, operator)
                 if operator in self.native
-                else Verdict(NOT_OVERRIDDEN)
+                else OperatorSupport(NOT_OVERRIDDEN)
             )
-        return self._verdicts[operator]
+        return self._support[operator]
 
-    def judged(
+    def asked(
         self, name: str, question: Question, operator: str, method: str = "supports"
-    ) -> Verdict:
+    ) -> OperatorSupport:
         measured = DECLARATIONS[operator].measured
-        return judge(name, question, self.live(operator), measured, method)
+        return operator_support(name, question, self.live(operator), measured, method)
 
     def bind(self, operator: str) -> tuple[Binding, Function | Bounded | None]:
         """Who runs an operator, and the function; None for a step's default body."""
-        verdict, kind = self.verdict(operator), OPERATORS[operator]
-        if verdict.is_whole:
+        support, kind = self.support(operator), OPERATORS[operator]
+        if support.is_whole:
             return Binding(operator, kind, NATIVE), self.own(operator)
-        reason = verdict.refusal or verdict.reason
+        reason = support.refusal or support.reason
         if kind == "step":
             other, function = Binding(operator, kind, COMPOSED, reason), None
         else:
             other, function = self.fall_back(operator, reason)
-        if verdict.refusal is not None:
+        if support.refusal is not None:
             return other, function
-        bounds = tuple(sorted(verdict.bounds.items()))
+        bounds = tuple(sorted(support.bounds.items()))
         binding = Binding(operator, kind, NATIVE, reason, bounds, other.provider)
         inside, counts = self.own(operator), self.shared.counts
-        return binding, Bounded(operator, verdict.bounds, inside, function, other.provider, counts)
+        return binding, Bounded(operator, support.bounds, inside, function, other.provider, counts)
 
     def own(self, operator: str) -> Function:
         """The backend's function."""
@@ -205,12 +207,12 @@ class _Resolution:
         """Why a reference does not run an operator, or the device refuses; None when it runs."""
         if operator not in type(reference).native_operators():
             return "the reference does not implement it"
-        verdict = Verdict()
+        support = OperatorSupport()
         if device is not None:
-            verdict = self.judged(self.name, device, operator, "supports_reference")
-        if verdict.is_whole:
-            verdict = self.judged("reference", reference.supports, operator)
-        return verdict.refusal or verdict.reason or None
+            support = self.asked(self.name, device, operator, "supports_reference")
+        if support.is_whole:
+            support = self.asked("reference", reference.supports, operator)
+        return support.refusal or support.reason or None
 
     def host(self) -> Backend:
         """The reference on the host."""

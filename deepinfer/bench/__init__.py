@@ -1,5 +1,5 @@
 """Measuring speed: what `deepinfer bench` runs. Nothing here decides whether a number is good."""
 
-from deepinfer.bench.report import Report, Series, render
+from deepinfer.bench.measurements import Measurements, Series, render
 
-__all__ = ["Report", "Series", "render"]
+__all__ = ["Measurements", "Series", "render"]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from deepinfer.bench.environment import describe, finish
-from deepinfer.bench.report import Report
+from deepinfer.bench.measurements import Measurements
 from deepinfer.bench.rounds import check_least, check_rounds
 from deepinfer.errors import DeepInferError, UsageError
 from deepinfer.machine import ROOT
@@ -60,9 +60,9 @@ class Bandwidth:
                 f"--threads is {self.threads} and --probe numpy runs one thread; leave one out"
             )
 
-    def run(self) -> Report:
+    def run(self) -> Measurements:
         """Measure with the C probe, or estimate where there is no compiler or no source of it."""
-        report = Report("bandwidth", asdict(self), describe(None))
+        report = Measurements("bandwidth", asdict(self), describe(None))
         missing = self._missing()
         if missing and self.probe == "c":
             raise UsageError(f"--probe c cannot be used: {missing}; use --probe numpy")

@@ -23,7 +23,7 @@ from deepinfer.bench.loading import (
     positions_of,
     random_tokens,
 )
-from deepinfer.bench.report import Report, by_round
+from deepinfer.bench.measurements import Measurements, by_round
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
 from deepinfer.cache.layout import BLOCK_TOKENS
 from deepinfer.engine import Chunk, Engine, EngineOptions
@@ -64,11 +64,11 @@ class Context:
                     "is what is measured"
                 )
 
-    def run(self, selected: Selected) -> Report:
+    def run(self, selected: Selected) -> Measurements:
         """Decode steps and their index operators alone, at every length in turns."""
         refuse_null(selected, None)
         lengths = self._lengths()
-        report = Report("context", asdict(self) | {"lengths": lengths}, describe(selected))
+        report = Measurements("context", asdict(self) | {"lengths": lengths}, describe(selected))
         report.notes += warnings_about(selected)
         options = EngineOptions(
             numerics=self.numerics,
@@ -116,7 +116,7 @@ class Context:
 
     def _add(
         self,
-        report: Report,
+        report: Measurements,
         lengths: tuple[int, ...],
         results: dict[tuple[str, int], list[float]],
     ) -> None:

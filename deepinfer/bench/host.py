@@ -18,8 +18,8 @@ import numpy as np
 from deepinfer.backend.registry import Selected
 from deepinfer.bench.environment import TIMING_MEANS_NOTHING, describe, finish
 from deepinfer.bench.loading import check_length, model_facts, open_engine, random_tokens
+from deepinfer.bench.measurements import Measurements
 from deepinfer.bench.phases import MODEL_PHASES, PhaseTimer
-from deepinfer.bench.report import Report
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
 from deepinfer.engine.core import EngineCore
@@ -74,9 +74,9 @@ class Host:
         """Positions of one sequence: it never ends while it is measured."""
         return self.prompt_tokens + WARM_STEPS + self.steps * self.rounds + 1
 
-    def run(self, selected: Selected) -> Report:
+    def run(self, selected: Selected) -> Measurements:
         """Decode steps of every variant in turns; the sequences run on from round to round."""
-        report = Report("host", asdict(self), describe(selected))
+        report = Measurements("host", asdict(self), describe(selected))
         if selected.spec.computes:
             report.notes.append(
                 f"backend {selected.spec.name} computes: the phases "
@@ -145,7 +145,7 @@ class Host:
                     phases[phase].append(seconds * MILLI)
         return Round(steps, phases)
 
-    def _add(self, report: Report, rounds: list[Round], **where: object) -> None:
+    def _add(self, report: Measurements, rounds: list[Round], **where: object) -> None:
         """All steps, the engine's own part of them, and the median of each phase per round."""
         steps = np.array([round_.steps for round_ in rounds])
         model = sum(np.array([r.phases[phase] for r in rounds]) for phase in MODEL_PHASES)

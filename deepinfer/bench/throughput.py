@@ -12,7 +12,7 @@ from typing import NamedTuple
 from deepinfer.backend.registry import Selected
 from deepinfer.bench.environment import describe, finish, warnings_about
 from deepinfer.bench.loading import check_length, model_facts, open_engine, random_tokens
-from deepinfer.bench.report import Report
+from deepinfer.bench.measurements import Measurements
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
 from deepinfer.engine.core import EngineCore
@@ -49,13 +49,13 @@ class Throughput:
         """Positions of one sequence."""
         return self.prompt_tokens + self.output_tokens
 
-    def run(self, selected: Selected) -> Report:
+    def run(self, selected: Selected) -> Measurements:
         """Measure every checkpoint with every batch size in turns.
 
         Prefill: prompt tokens over the seconds until all sequences had a token. Decode: the
         further tokens over the seconds after that.
         """
-        report = Report("throughput", asdict(self), describe(selected))
+        report = Measurements("throughput", asdict(self), describe(selected))
         report.notes += warnings_about(selected)
         for model in self.models:
             check_length(model, self.length, "--prompt-tokens and --output-tokens")

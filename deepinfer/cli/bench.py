@@ -13,7 +13,7 @@ from deepinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from deepinfer.backend.registry import Selected
-    from deepinfer.bench import Report
+    from deepinfer.bench import Measurements
 
 NULL = "null"
 
@@ -226,7 +226,7 @@ def _select(accelerator: str | None, mode: str | None, threads: int | None) -> S
     return selected
 
 
-def _show(reports: Sequence[Report], json: str | None) -> None:
+def _show(reports: Sequence[Measurements], json: str | None) -> None:
     """Tables on stdout, or on stderr where the JSON goes to stdout; a list where there are many."""
     from rich.console import Console
 

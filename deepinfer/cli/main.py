@@ -297,7 +297,9 @@ def conformance(
                 directory=report,
                 on_verdict=lambda verdict: advance(1),
             )
-        print(json_module.dumps(result.to_dict(), indent=1) if json else command.table(result))
+        print(
+            json_module.dumps(result.to_dict(), indent=1) if json else command.terminal_text(result)
+        )
         raise typer.Exit(0 if result.passed(native) else 1)
 
 

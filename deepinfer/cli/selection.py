@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from deepinfer.backend.registry import Selected, select
+from deepinfer.backend.registry import Selected, select_backend
 from deepinfer.cli.notes import note
 from deepinfer.logs import configure_logging
 from deepinfer.settings import environment
@@ -24,7 +24,7 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
     settings = Settings.from_environment()
     configure_logging(settings)
     name = accelerator or environment.text(environment.ACCELERATOR)
-    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS), require)
+    selected = select_backend(name, mode, environment.names(environment.SKIP_BACKENDS), require)
     missing = {
         key: value
         for key, value in selected.mode.environment.items()

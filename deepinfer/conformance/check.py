@@ -12,11 +12,11 @@ from deepinfer.backend import Activation, CallSpec
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.compare import Difference, compare
-from deepinfer.conformance.hardware import Lacking, require_memory
+from deepinfer.conformance.hardware import MissingHardware, require_memory
 from deepinfer.conformance.judging import (
+    CheckFailed,
     Found,
-    Unmade,
-    Wrong,
+    InvalidCase,
     batch_invariant,
     deterministic,
     judge,
@@ -49,21 +49,23 @@ def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> V
     """The verdict of arguments that must be refused: the operator raises what the contract says."""
 
     def work(found: Found) -> None:
-        table = subject.table(suite.calls(invalid.case))
-        found.provider = suite.provider(invalid.case, table)
-        placed = World(table).place(invalid.arguments)
+        operators = subject.operators(suite.calls(invalid.case))
+        found.provider = suite.provider(invalid.case, operators)
+        placed = World(operators).place(invalid.arguments)
         wanted = invalid.raises.__name__
         try:
-            result = suite.run(table, placed)
-            table.synchronise()
+            result = suite.run(operators, placed)
+            operators.synchronise()
         except invalid.raises:
             return
         except UnsupportedOperatorError:
             raise
         except Exception as error:
-            raise Wrong(Failure.RAISES, f"expected {wanted}, got {shortened(error)}") from error
+            raise CheckFailed(
+                Failure.RAISES, f"expected {wanted}, got {shortened(error)}"
+            ) from error
         shapes = [list(tensor.shape) for _, tensor in tensors(result)]
-        raise Wrong(Failure.RAISES, f"expected {wanted}, got a result of shape {shapes}")
+        raise CheckFailed(Failure.RAISES, f"expected {wanted}, got a result of shape {shapes}")
 
     return judge(invalid.case, work)
 
@@ -93,24 +95,30 @@ def got_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
     """The subject's outputs of a case; what the backend raises passes."""
     arguments = suite.inputs(case, generator_of(case))
     check = _Check(case, suite, subject, Found())
-    return check.ran(subject.table(suite.calls(case)), arguments)
+    return check.ran(subject.operators(suite.calls(case)), arguments)
 
 
 def _made(case: Case, suite: OperatorSuite) -> Arguments:
-    """The arguments of a case; Lacking where they do not fit into memory, else Unmade."""
+    """The arguments of a case.
+
+    Errors: MissingHardware where they do not fit into memory, InvalidCase where they contradict
+    each other.
+    """
     try:
         return suite.inputs(case, generator_of(case))
     except Exception as error:
         if isinstance(error, MemoryError) or any(word in str(error) for word in OUT_OF_MEMORY):
-            raise Lacking("host memory: the inputs of this case do not fit into it") from error
-        raise Unmade(f"the suite cannot make this case: {shortened(error)}") from error
+            raise MissingHardware(
+                "host memory: the inputs of this case do not fit into it"
+            ) from error
+        raise InvalidCase(f"the suite cannot make this case: {shortened(error)}") from error
 
 
 def _calls(case: Case, suite: OperatorSuite) -> list[CallSpec]:
     try:
         return suite.calls(case)
     except Exception as error:
-        raise Unmade(f"the suite cannot make this case: {shortened(error)}") from error
+        raise InvalidCase(f"the suite cannot make this case: {shortened(error)}") from error
 
 
 class _Check:
@@ -125,10 +133,10 @@ class _Check:
         case, suite = self.case, self.suite
         calls = _calls(case, suite)
         require_memory(calls)
-        table = self.subject.table(calls)
-        self.found.provider = suite.provider(case, table)
+        operators = self.subject.operators(calls)
+        self.found.provider = suite.provider(case, operators)
         arguments = _made(case, suite)
-        got = self.ran(table, arguments)
+        got = self.ran(operators, arguments)
         want = self.wanted(arguments)
         self.same_names(got, want)
         self.scored(arguments, want)
@@ -136,17 +144,17 @@ class _Check:
         if self.subject.is_reference:
             self.judged(got, arguments)
         if thorough:
-            self.repeated(table, arguments, got)
-            self.rows_alone(table, arguments, got, suite.samples(case, arguments))
-            self.one_row_of_nan(table, arguments)
+            self.repeated(operators, arguments, got)
+            self.rows_alone(operators, arguments, got, suite.samples(case, arguments))
+            self.one_row_of_nan(operators, arguments)
 
     def run_batches(self) -> None:
         """The subject's own answers for parts of a batch, against its answer for the whole."""
         case, suite = self.case, self.suite
-        table = self.subject.table(suite.calls(case))
-        self.found.provider = suite.provider(case, table)
+        operators = self.subject.operators(suite.calls(case))
+        self.found.provider = suite.provider(case, operators)
         arguments = _made(case, suite)
-        got = self.ran(table, arguments)
+        got = self.ran(operators, arguments)
         self.scored(arguments, got)
         samples = list(suite.samples(case, arguments))
         count = suite.num_rows(case, arguments)
@@ -156,7 +164,7 @@ class _Check:
                 (f"the first {cut} of {count} rows", torch.arange(cut)),
                 (f"the last {count - cut} of {count} rows", torch.arange(cut, count)),
             ]
-        self.rows_alone(table, arguments, got, samples)
+        self.rows_alone(operators, arguments, got, samples)
 
     def scored(self, arguments: Arguments, outputs: Outputs) -> None:
         """What members of sets were chosen by, where outputs are compared as sets."""
@@ -164,19 +172,19 @@ class _Check:
         if any(suite.tolerance(case, name).metric is Metric.SETS for name in outputs):
             self.scores = suite.scores(case, World(truth).place(clone(arguments)), truth)
 
-    def ran(self, table: Operators, arguments: Arguments) -> Outputs:
-        """The subject's outputs on the host; Wrong where it wrote what it may not."""
-        world = World(table)
+    def ran(self, operators: Operators, arguments: Arguments) -> Outputs:
+        """The subject's outputs on the host; CheckFailed where it wrote what it may not."""
+        world = World(operators)
         placed = world.place(arguments)
         before = host(placed)
-        result = self.suite.run(table, placed)
-        table.synchronise()
+        result = self.suite.run(operators, placed)
+        operators.synchronise()
         overrun = world.overrun()
         if overrun:
-            raise Wrong(Failure.WRITE, f"written outside: {overrun}")
+            raise CheckFailed(Failure.WRITE, f"written outside: {overrun}")
         allowed = self.suite.written(self.case, arguments)
         for message in changed(before, host(placed), allowed):
-            raise Wrong(Failure.WRITE, message)
+            raise CheckFailed(Failure.WRITE, message)
         outputs = self.suite.outputs(self.case, result, placed)
         return {name: output.detach().cpu().clone() for name, output in outputs.items()}
 
@@ -197,7 +205,7 @@ class _Check:
         """Both sides have the same outputs."""
         differ = sorted(set(want) ^ set(got))
         if differ:
-            raise Wrong(Failure.SHAPE, f"outputs that only one side has: {', '.join(differ)}")
+            raise CheckFailed(Failure.SHAPE, f"outputs that only one side has: {', '.join(differ)}")
 
     def _truth(self, arguments: Arguments) -> Outputs:
         truth = self.subject.truth
@@ -224,7 +232,7 @@ class _Check:
             self.found.note(f"{name}:{limit.metric}", found.used)
             wrong = wrong or (None if found.kept else found)
         if wrong is not None:
-            raise Wrong(wrong.failure, wrong.message)
+            raise CheckFailed(wrong.failure, wrong.message)
 
     def judged(self, got: Outputs, arguments: Arguments) -> None:
         """The reference against a definition that is not its own."""
@@ -234,17 +242,17 @@ class _Check:
                 {name: got[name] for name in oracle}, oracle, self.suite.tolerance, "oracle: "
             )
 
-    def repeated(self, table: Operators, arguments: Arguments, got: Outputs) -> None:
+    def repeated(self, operators: Operators, arguments: Arguments, got: Outputs) -> None:
         """The same call again: equal bits, or within limits where it is declared otherwise."""
-        again = self.ran(table, arguments)
-        if deterministic(table, self.subject, self.names()):
+        again = self.ran(operators, arguments)
+        if deterministic(operators, self.subject, self.names()):
             self.same_bits(again, got, Failure.REPEAT, "a repeat")
         else:
             self.compared(again, got, self.suite.tolerance, "a repeat: ")
 
     def rows_alone(
         self,
-        table: Operators,
+        operators: Operators,
         arguments: Arguments,
         got: Outputs,
         samples: Iterable[tuple[str, Tensor]],
@@ -255,13 +263,13 @@ class _Check:
             if taken is None:
                 return
             part = {name: got[name][rows] for name in self.suite.row_outputs if name in got}
-            again = self.ran(table, taken)
-            if batch_invariant(table, self.subject, self.names()):
+            again = self.ran(operators, taken)
+            if batch_invariant(operators, self.subject, self.names()):
                 self.same_bits(again, part, Failure.BATCH, what)
             else:
                 self.compared(again, part, self.suite.tolerance, f"{what}: ", rows)
 
-    def one_row_of_nan(self, table: Operators, arguments: Arguments) -> None:
+    def one_row_of_nan(self, operators: Operators, arguments: Arguments) -> None:
         """NaN in one row changes no other row."""
         name = self.suite.nan_argument
         count = self.suite.num_rows(self.case, arguments)
@@ -271,13 +279,13 @@ class _Check:
         spoiled = clone(arguments)
         _fill(spoiled, name, row)
         others = torch.tensor([i for i in range(count) if i != row])
-        clean = self.ran(table, arguments)
-        mixed = self.ran(table, spoiled)
+        clean = self.ran(operators, arguments)
+        mixed = self.ran(operators, spoiled)
         for output in self.suite.row_outputs:
             if output in clean:
                 part, whole = mixed[output][others], clean[output][others]
                 what = f"rows beside the NaN of row {row}"
-                if deterministic(table, self.subject, self.names()):
+                if deterministic(operators, self.subject, self.names()):
                     self.same_bits({output: part}, {output: whole}, Failure.NAN, what)
                 else:
                     again = {output: part}, {output: whole}
@@ -288,11 +296,11 @@ class _Check:
         return {call.operator for call in self.suite.calls(self.case)}
 
     def same_bits(self, got: Outputs, want: Outputs, failure: Failure, what: str) -> None:
-        """Wrong with `failure` unless all outputs are equal bit for bit."""
+        """Raise CheckFailed with `failure` unless all outputs are equal bit for bit."""
         for name, output in want.items():
             found = compare(f"{what}: {name}", got[name], output, EXACT)
             if not found.kept:
-                raise Wrong(failure, found.message)
+                raise CheckFailed(failure, found.message)
 
 
 def _fill(arguments: Arguments, path: str, row: int) -> None:

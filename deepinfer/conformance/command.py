@@ -14,11 +14,11 @@ from typing import Any
 from deepinfer.backend.registry import Selected, discover
 from deepinfer.conformance.call_cases import cases_of_file
 from deepinfer.conformance.case import Tier, Verdict
-from deepinfer.conformance.document import Report, read_report
+from deepinfer.conformance.document import SuiteReport, read_report
 from deepinfer.conformance.dump import dump_case
 from deepinfer.conformance.profiles import profile_named
 from deepinfer.conformance.registry import asked
-from deepinfer.conformance.report import compare_reports, page, table
+from deepinfer.conformance.report import compare_reports, page, terminal_text
 from deepinfer.conformance.run import run_suite
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UsageError
@@ -47,7 +47,7 @@ def run(
     perf: bool = False,
     directory: str | None = None,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
-) -> Report:
+) -> SuiteReport:
     """Run the suite on one backend in one mode; writes the report where a directory is named.
 
     The directory is made before anything runs, so that a long run does not end without a report.
@@ -127,7 +127,7 @@ def prepare_directory(directory: str, what: str) -> None:
         raise UsageError(f"{wrong}{error}; name another") from None
 
 
-def write_report(report: Report, directory: Path) -> None:
+def write_report(report: SuiteReport, directory: Path) -> None:
     """report.json and report.html in a directory, which is made; UsageError where it cannot be."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -243,6 +243,6 @@ __all__ = [
     "refuse_together",
     "run",
     "run_all",
-    "table",
+    "terminal_text",
     "tier_named",
 ]

@@ -1,4 +1,4 @@
-"""`Report`: the result of a run as data, with a published schema (`docs/report.schema.json`)."""
+"""`SuiteReport`: the result of a run as data, in the form of `docs/report.schema.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = ("deepinfer-core", "torch", "numpy", "hypothesis")
 
 
 @dataclass
-class Report:
+class SuiteReport:
     """One run: what was tested, where, and every verdict.
 
     ceilings: of the device, where cases were timed.

@@ -24,12 +24,12 @@ from deepinfer.errors import UsageError
 
 _SCRIPT = '''"""Replays one case of the conformance suite and prints its verdict."""
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance.registry import by_id
 from deepinfer.conformance.subject import Subject
 
 case = {case!r}
-subject = Subject.load(select({accelerator!r}, {mode!r}))
+subject = Subject.load(select_backend({accelerator!r}, {mode!r}))
 print(by_id(case).run(subject))
 '''
 

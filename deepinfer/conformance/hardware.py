@@ -29,8 +29,8 @@ MATRICES: Mapping[str, tuple[str, ...]] = {
 COPIES = {"expert_mlp": 3, "mixture": 3, "shared_mlp": 3, "attend_output": 2}
 
 
-class Lacking(Exception):
-    """This machine cannot run the case; the text says what it lacks."""
+class MissingHardware(Exception):
+    """This machine cannot run the case; the message says what is missing."""
 
 
 def needed_bytes(calls: Iterable[CallSpec]) -> int:
@@ -54,10 +54,10 @@ def available_bytes() -> int | None:
 
 
 def require_memory(calls: Iterable[CallSpec]) -> None:
-    """Lacking where the matrices of a case do not fit into the host's memory."""
+    """Raise MissingHardware where the matrices of a case do not fit into the host's memory."""
     needed, available = needed_bytes(calls), available_bytes()
     if available is not None and needed > available:
-        raise Lacking(
+        raise MissingHardware(
             f"host memory: this case takes about {needed / 2**30:.0f} GiB, "
             f"{available / 2**30:.0f} GiB can be had"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from deepinfer.backend import Backend
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Outcome, Verdict
-from deepinfer.conformance.hardware import Lacking
+from deepinfer.conformance.hardware import MissingHardware
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UnsupportedOperatorError
 
@@ -18,16 +18,16 @@ LONGEST = 2000
 """Characters of an exception's text that a verdict keeps."""
 
 
-class Wrong(Exception):
-    """Something that must hold does not."""
+class CheckFailed(Exception):
+    """A property that the contract asks for does not hold. failure: which kind of property."""
 
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)
         self.failure = failure
 
 
-class Unmade(Exception):
-    """The case itself is wrong: its facts do not fit together."""
+class InvalidCase(Exception):
+    """The suite cannot make the case, because its facts contradict each other."""
 
 
 @dataclass
@@ -49,13 +49,13 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
     outcome, failure, message = Outcome.PASSED, Failure.NONE, ""
     try:
         work(found)
-    except Wrong as wrong:
-        outcome, failure, message = Outcome.FAILED, wrong.failure, str(wrong)
+    except CheckFailed as failed:
+        outcome, failure, message = Outcome.FAILED, failed.failure, str(failed)
     except UnsupportedOperatorError as error:
         outcome, message = Outcome.UNSUPPORTED, str(error)
-    except Unmade as error:
+    except InvalidCase as error:
         outcome, message = Outcome.ERROR, str(error)
-    except Lacking as lacking:
+    except MissingHardware as lacking:
         outcome, message = Outcome.SKIPPED, str(lacking)
     except (Exception, SystemExit, GeneratorExit) as error:  # a backend may not end the run either
         outcome, message = Outcome.ERROR, shortened(error)
@@ -63,18 +63,18 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
     return Verdict(case, outcome, found.provider, failure, message, found.used, seconds)
 
 
-def batch_invariant(table: Operators, subject: Subject, names: Iterable[str]) -> bool:
+def batch_invariant(operators: Operators, subject: Subject, names: Iterable[str]) -> bool:
     """Does whoever runs these operators declare all of them? A step is what its parts are."""
-    return all(name in by.batch_invariant for name, by in _run_by(table, subject, names))
+    return all(name in by.batch_invariant for name, by in _run_by(operators, subject, names))
 
 
-def deterministic(table: Operators, subject: Subject, names: Iterable[str]) -> bool:
+def deterministic(operators: Operators, subject: Subject, names: Iterable[str]) -> bool:
     """Does nobody who runs these operators declare one of them nondeterministic?"""
-    return all(name not in by.nondeterministic for name, by in _run_by(table, subject, names))
+    return all(name not in by.nondeterministic for name, by in _run_by(operators, subject, names))
 
 
 def _run_by(
-    table: Operators, subject: Subject, names: Iterable[str]
+    operators: Operators, subject: Subject, names: Iterable[str]
 ) -> Iterator[tuple[str, Backend]]:
     """Operators with the backend that runs them, composed steps left out."""
     backends = {
@@ -83,7 +83,7 @@ def _run_by(
         "host": subject.truth.backend,
     }
     for name in names:
-        provider = table.bindings[name].provider
+        provider = operators.bindings[name].provider
         if provider in backends:
             yield name, backends[provider]
 

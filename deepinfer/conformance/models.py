@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import COMPOSED, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.conformance.case import Case, Failure, Tier, Verdict
 from deepinfer.conformance.golden import run_golden
 from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative
 from deepinfer.conformance.golden.report import FAILED, Item
-from deepinfer.conformance.judging import Found, Wrong, judge
+from deepinfer.conformance.judging import CheckFailed, Found, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.data import bundled_checkpoint
 from deepinfer.engine import Engine, EngineOptions, call_limits
@@ -40,7 +40,10 @@ OF_A_CHECKPOINT = "ops/engram.tiny"
 
 
 class ModelSuite(ABC):
-    """Cases about whole models. `compare` raises `Wrong`, or returns the shares of limits used."""
+    """Cases about whole models.
+
+    `compare` returns the share of each limit that was used, or raises `CheckFailed`.
+    """
 
     operator: ClassVar[str]
 
@@ -102,9 +105,9 @@ class Golden(ModelSuite):
     def compare(self, case: Case, subject: Subject) -> dict[str, float]:
         directory = environment.text(environment.GOLDEN_DIRECTORY)
         if directory is None:
-            raise Wrong(Failure.COUNT, f"{environment.GOLDEN_DIRECTORY} is not set")
+            raise CheckFailed(Failure.COUNT, f"{environment.GOLDEN_DIRECTORY} is not set")
         if subject.selected is None:
-            raise Wrong(Failure.COUNT, "golden data need a backend that is installed")
+            raise CheckFailed(Failure.COUNT, "golden data need a backend that is installed")
         called: list[tuple[list[str], dict[str, int]]] = []
 
         def watch(engine: Engine) -> None:
@@ -132,7 +135,7 @@ class Vectors(ModelSuite):
 
     def compare(self, case: Case, subject: Subject) -> dict[str, float]:
         if subject.selected is None:
-            raise Wrong(Failure.COUNT, "stored vectors need a backend that is installed")
+            raise CheckFailed(Failure.COUNT, "stored vectors need a backend that is installed")
         report = run_golden(str(VECTORS), subject.selected, (case.dtype,))
         items = [item for item in report.items if not item.name.startswith(OF_A_CHECKPOINT)]
         _all_passed(items)
@@ -140,19 +143,21 @@ class Vectors(ModelSuite):
 
 
 def _all_called(expected: list[str], called: Mapping[str, int]) -> None:
-    """Wrong where an operator that the backend claims as its own was not called by the model."""
+    """Raise CheckFailed where the model did not call an operator that the backend claims."""
     uncalled = [name for name in expected if not called.get(name)]
     if uncalled:
         names = ", ".join(uncalled)
-        raise Wrong(Failure.COUNT, f"claimed as native and never called by the model: {names}")
+        raise CheckFailed(
+            Failure.COUNT, f"claimed as native and never called by the model: {names}"
+        )
 
 
 def _all_passed(items: list[Item]) -> None:
-    """Wrong where a comparison with independent numbers failed, or none was made."""
-    failed = [item for item in items if item.verdict == FAILED]
+    """Raise CheckFailed where a comparison with independent numbers failed, or none was made."""
+    failed = [item for item in items if item.outcome == FAILED]
     if failed or not items:
         first = str(failed[0]) if failed else "nothing was compared"
-        raise Wrong(Failure.NUMBERS, f"{len(failed)} golden comparisons failed: {first}")
+        raise CheckFailed(Failure.NUMBERS, f"{len(failed)} golden comparisons failed: {first}")
 
 
 @cache
@@ -161,7 +166,9 @@ def _reference_logits(numerics: str, compute: str, length: int) -> Tensor:
     ids = np.random.default_rng(length).integers(3, 1000, length)
     with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
         options = _options(numerics, compute)
-        return _logits(Engine.load(checkpoint, select(REFERENCE), options), ids).float().cpu()
+        return (
+            _logits(Engine.load(checkpoint, select_backend(REFERENCE), options), ids).float().cpu()
+        )
 
 
 def _options(numerics: str, compute: str) -> EngineOptions:
@@ -176,7 +183,7 @@ def _options(numerics: str, compute: str) -> EngineOptions:
 
 def _engine(checkpoint: Checkpoint, subject: Subject, numerics: str, compute: str) -> Engine:
     if subject.selected is None:
-        raise Wrong(Failure.COUNT, "a whole model needs a backend that is installed")
+        raise CheckFailed(Failure.COUNT, "a whole model needs a backend that is installed")
     return Engine.load(checkpoint, subject.selected, _options(numerics, compute))
 
 
@@ -229,13 +236,15 @@ def _logits(engine: Engine, ids: np.ndarray) -> Tensor:
 
 def _judged(got: Tensor, want: Tensor, compute: str) -> dict[str, float]:
     if got.shape != want.shape:
-        raise Wrong(Failure.SHAPE, f"logits have shape {list(got.shape)}, not {list(want.shape)}")
+        raise CheckFailed(
+            Failure.SHAPE, f"logits have shape {list(got.shape)}, not {list(want.shape)}"
+        )
     limits = LIMITS[compute]
     errors = relative(got, want)
     values = median(errors), quantile(errors, 0.95), agreement(got, want)
     kept = values[0] <= limits[0] and values[1] <= limits[1] and values[2] >= limits[2]
     if not kept:
-        raise Wrong(
+        raise CheckFailed(
             Failure.NUMBERS,
             f"relative error {values[0]:.3g} (median, limit {limits[0]:g}) and {values[1]:.3g} "
             f"(95 %, limit {limits[1]:g}), equal argmax {values[2]:.2f} (at least {limits[2]:g})",

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Fact
-from deepinfer.backend.registry import Installed, Selected, discover, select
+from deepinfer.backend.registry import Installed, Selected, discover, select_backend
 from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.cases.cache import FORMATS
 from deepinfer.conformance.compare import compare
-from deepinfer.conformance.judging import Found, Wrong, judge
+from deepinfer.conformance.judging import CheckFailed, Found, judge
 from deepinfer.conformance.stateful import Bench
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import generator_of
@@ -100,7 +100,7 @@ class _Sides:
     def tables(self, calls: Any) -> tuple[Operators, Operators]:
         """The writer's and the reader's operators."""
         writer, reader = (
-            (self.subject if name == self.subject.name else partner(name)).table(calls)
+            (self.subject if name == self.subject.name else partner(name)).operators(calls)
             for name in (self.writer, self.reader)
         )
         own = writer if self.writer == self.subject.name else reader
@@ -140,12 +140,15 @@ class _Sides:
             self.same(after[name], want[name], f"{name}, after {MORE_STEPS} more rows,")
 
     def same(self, got: Tensor, want: Tensor, what: str) -> None:
-        """`Wrong` unless the reader has what the writer has: nothing is computed in between."""
+        """Raise `CheckFailed` unless the reader has what the writer has.
+
+        Nothing is computed in between, so the bytes are equal.
+        """
         found = compare(f"{what} written by {self.writer} and read by {self.reader}",
                         got, want, EXACT)  # fmt: skip
         self.found.note(f"{what.split(',')[0]}:{EXACT.metric}", found.used)
         if not found.kept:
-            raise Wrong(found.failure, found.message)
+            raise CheckFailed(found.failure, found.message)
 
 
 def _loaded(operators: Operators, placed: dict[str, Any]) -> Tensor:
@@ -189,7 +192,7 @@ def partner(name: str) -> Subject:
     skip = environment.names(environment.SKIP_BACKENDS)
     installed = {backend.name: backend for backend in discover(skip)}
     mode = _mode(installed[name], os.environ) if name in installed else None
-    return Subject.load(select(name, mode, skip))
+    return Subject.load(select_backend(name, mode, skip))
 
 
 def _mode(backend: Installed, variables: Mapping[str, str]) -> str | None:

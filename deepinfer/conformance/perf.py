@@ -79,9 +79,9 @@ class Ceilings:
 
 def timed(case: Case, suite: OperatorSuite, subject: Subject) -> Timing:
     """The case's call, again and again on one set of placed arguments."""
-    table = subject.table(suite.calls(case))
-    placed = World(table).place(suite.inputs(case, generator_of(case)))
-    samples = sorted(_rounds(lambda: suite.run(table, placed), table))
+    operators = subject.operators(suite.calls(case))
+    placed = World(operators).place(suite.inputs(case, generator_of(case)))
+    samples = sorted(_rounds(lambda: suite.run(operators, placed), operators))
     work = _Work()
     truth = subject.truth.tapped(work.tap)
     arguments = World(truth).place(suite.inputs(case, generator_of(case)))

@@ -118,12 +118,12 @@ def _checks(config: pytest.Config) -> list[Check]:
 
 def chosen_backend(config: pytest.Config) -> Selected:
     """The backend and mode that --accelerator, else DEEPINFER_ACCELERATOR, names."""
-    from deepinfer.backend.registry import select
+    from deepinfer.backend.registry import select_backend
     from deepinfer.settings import environment
 
     name = config.option.deepinfer_accelerator or environment.text(environment.ACCELERATOR)
     skip = environment.names(environment.SKIP_BACKENDS)
-    return select(name, config.option.deepinfer_mode, skip)
+    return select_backend(name, config.option.deepinfer_mode, skip)
 
 
 def _restart_for(chosen: Selected) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from deepinfer.conformance.document import Report
+    from deepinfer.conformance.document import SuiteReport
 
 PROPERTY = "deepinfer-verdict"
 
@@ -20,7 +20,7 @@ class Collector:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._records: list[dict[str, Any]] = []
-        self._report: Report | None = None
+        self._report: SuiteReport | None = None
         self._started = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -52,7 +52,7 @@ class Collector:
             terminalreporter.line(self._report.title)
             terminalreporter.line(self._report.claims.sentence())
 
-    def _complete(self) -> Report:
+    def _complete(self) -> SuiteReport:
         from deepinfer.conformance.command import tier_named
         from deepinfer.conformance.document import verdict_from_dict
         from deepinfer.conformance.perf import Ceilings

@@ -9,7 +9,7 @@ from contextlib import closing
 from deepinfer.backend.registry import Selected
 from deepinfer.conformance.call_cases import claimed_cases
 from deepinfer.conformance.case import Tier, Verdict
-from deepinfer.conformance.document import Report, environment
+from deepinfer.conformance.document import SuiteReport, environment
 from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import LATER, PACKING, Claims, Profile, claims
 from deepinfer.conformance.registry import Check, selected
@@ -31,7 +31,7 @@ def run_suite(
     limit: float = TIME_LIMIT,
     perf: bool = False,
     on_verdict: OnVerdict = lambda verdict: None,
-) -> Report:
+) -> SuiteReport:
     """The report of a run. pattern: of operator names; ids: these cases alone.
 
     workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
@@ -93,9 +93,9 @@ def planned(
     return checks
 
 
-def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier) -> Report:
+def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier) -> SuiteReport:
     """The report of a run that begins."""
-    return Report(
+    return SuiteReport(
         chosen.spec.name,
         chosen.mode.name,
         chosen.mode.label,
@@ -107,7 +107,7 @@ def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier)
     )
 
 
-def judged(report: Report, subject: Subject, chosen: Selected, profile: Profile) -> Claims:
+def judged(report: SuiteReport, subject: Subject, chosen: Selected, profile: Profile) -> Claims:
     """What the verdicts of a complete report show."""
     undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
     left_out: set[str] = set()

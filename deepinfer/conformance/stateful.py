@@ -22,7 +22,7 @@ from deepinfer.conformance.case import Case, Tier, Verdict
 from deepinfer.conformance.cases import SUITES
 from deepinfer.conformance.compare import compare
 from deepinfer.conformance.context_run import LENGTH, ContextRun, Tokens, random_tokens
-from deepinfer.conformance.judging import Found, Wrong, batch_invariant, judge
+from deepinfer.conformance.judging import CheckFailed, Found, batch_invariant, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import generator_of
 from deepinfer.conformance.tolerances import EXACT, STORED_CODES, Tolerance, float_tolerance
@@ -32,7 +32,7 @@ MOST_DRAFTS = 6
 
 
 class StatefulSuite(ABC):
-    """Cases about state. `compare` raises `Wrong` where something does not hold."""
+    """Cases about state. `compare` raises `CheckFailed` where something does not hold."""
 
     operator: ClassVar[str]
 
@@ -74,17 +74,17 @@ class Bench:
         suite = SUITES["update_context"]
         self.calls: list[CallSpec] = suite.calls(layer_case)
         self.layer = suite.inputs(layer_case, generator_of(layer_case))
-        self.table: Operators = subject.table(self.calls)
-        found.provider = self.table.bindings["update_context"].provider
+        self.operators: Operators = subject.operators(self.calls)
+        found.provider = self.operators.bindings["update_context"].provider
         names = {call.operator for call in self.calls} | {"store"}
-        self.exact = batch_invariant(self.table, subject, names)
+        self.exact = batch_invariant(self.operators, subject, names)
         self.tokens = random_tokens(case, HIDDEN, 0)
         self.others = random_tokens(case, HIDDEN, 1)
         self._salt = itertools.count()
 
     def new(self, operators: Operators | None = None) -> ContextRun:
         """A new sequence, on the subject's operators or on others."""
-        return ContextRun(self.case, operators or self.table, self.layer, next(self._salt))
+        return ContextRun(self.case, operators or self.operators, self.layer, next(self._salt))
 
     def whole(self, tokens: Tokens, length: int) -> dict[str, Tensor]:
         """What a sequence of one step holds."""
@@ -93,7 +93,7 @@ class Bench:
         return run.entries(length)
 
     def same(self, got: Mapping[str, Tensor], want: Mapping[str, Tensor], what: str) -> None:
-        """`Wrong` unless both hold the same."""
+        """Raise `CheckFailed` unless both hold the same."""
         for name, tensor in want.items():
             limit: Tolerance = EXACT
             if not self.exact:
@@ -101,7 +101,7 @@ class Bench:
             found = compare(f"{what}: {name}", got[name], tensor, limit)
             self.found.note(f"{name}:{limit.metric}", found.used)
             if not found.kept:
-                raise Wrong(found.failure, found.message)
+                raise CheckFailed(found.failure, found.message)
 
 
 def _grid(name: str, facts: list[dict[str, Any]], **more: Any) -> Iterator[Case]:
@@ -204,7 +204,7 @@ class Moved(StatefulSuite):
         for name, tensor in want.items():  # nothing was computed on the way: always equal
             found = compare(f"moved ({way}): {name}", got[name], tensor, EXACT)
             if not found.kept:
-                raise Wrong(found.failure, found.message)
+                raise CheckFailed(found.failure, found.message)
         target.step(bench.tokens, length, length + 3)
         if way == "own":
             source.step(bench.tokens, length, length + 3)

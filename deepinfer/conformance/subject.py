@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deepinfer.backend import Backend, CallSpec
-from deepinfer.backend.registry import REFERENCE, Selected, reference_for, select
+from deepinfer.backend.registry import REFERENCE, Selected, reference_for, select_backend
 from deepinfer.backend.resolution import Operators, resolve
 
 
@@ -49,7 +49,7 @@ class Subject:
         label: str = "",
     ) -> Subject:
         """A subject of a backend that is at hand; for kernel authors and mutants."""
-        chosen = select(REFERENCE, require=False)
+        chosen = select_backend(REFERENCE, require=False)
         reference = reference or chosen.create(str(backend.device))
         host = chosen.create("cpu")
         return cls(name, mode, label, backend, reference, resolve(REFERENCE, host, host, []))
@@ -64,6 +64,6 @@ class Subject:
         """Operators that the backend overrides."""
         return type(self.backend).native_operators()
 
-    def table(self, calls: Iterable[CallSpec]) -> Operators:
+    def operators(self, calls: Iterable[CallSpec]) -> Operators:
         """The operators that would run these calls; UnsupportedOperatorError where none can."""
         return resolve(self.name, self.backend, self.reference, calls)

@@ -20,14 +20,14 @@ READY, RAISED = b"ready", b"raised"
 def main(accelerator: str, mode: str, read: int, write: int) -> None:
     """Serve until IN is closed."""
     _guard(read, write)
-    from deepinfer.backend.registry import select
+    from deepinfer.backend.registry import select_backend
     from deepinfer.conformance.document import verdict_to_dict
     from deepinfer.conformance.registry import Check, by_id
     from deepinfer.conformance.subject import Subject
 
     with os.fdopen(read, "r") as requests, os.fdopen(write, "w") as replies:
         try:
-            subject = Subject.load(select(accelerator, mode or None))
+            subject = Subject.load(select_backend(accelerator, mode or None))
         except Exception:
             print(RAISED.decode(), file=replies, flush=True)
             raise

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from deepinfer.backend.registry import Selected, refuse_null, select
+from deepinfer.backend.registry import Selected, refuse_null, select_backend
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.progress import progress_bar
 from deepinfer.data import nano_checkpoint
@@ -319,7 +319,7 @@ def default_checkpoint() -> str | Path:
 def _selected(accelerator: str | None, mode: str | None) -> Selected:
     """The backend for this process; a mode that needs other variables at start is refused."""
     name = accelerator or environment.text(environment.ACCELERATOR)
-    selected = select(name, mode, environment.names(environment.SKIP_BACKENDS))
+    selected = select_backend(name, mode, environment.names(environment.SKIP_BACKENDS))
     wanted = selected.mode.environment.items()
     missing = [f"{key}={value}" for key, value in wanted if os.environ.get(key) != value]
     if missing:

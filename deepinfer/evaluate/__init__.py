@@ -3,7 +3,7 @@
 from deepinfer.evaluate.items import CLASSES, Question, Text, distance_class, heldout
 from deepinfer.evaluate.report import Evaluation, Score
 from deepinfer.evaluate.run import evaluate
-from deepinfer.evaluate.table import render
+from deepinfer.evaluate.terminal import render
 
 __all__ = [
     "CLASSES",

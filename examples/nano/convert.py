@@ -179,7 +179,7 @@ def verify(reference: Reference, directory: Path) -> list[float]:
     """Median relative difference of logits per prompt, deepinfer against NeMo."""
     import numpy as np
 
-    from deepinfer.backend.registry import REFERENCE, select
+    from deepinfer.backend.registry import REFERENCE, select_backend
     from deepinfer.checkpoint import Checkpoint
     from deepinfer.engine import Engine, EngineOptions
     from examples.nano.batches import Batches, Mixture
@@ -191,7 +191,7 @@ def verify(reference: Reference, directory: Path) -> list[float]:
     ids = Batches(0, 512, "heldout").batch(0, Mixture(512, 400)).ids[0, :length]
     found = []
     with Checkpoint.open(directory, progress=False) as checkpoint, torch.no_grad():
-        engine = Engine.load(checkpoint, select(REFERENCE), options)
+        engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
         for tokens in VERIFIED_TOKENS:
             expected = reference.target(ids[None, :tokens]).logits[0]
             cache = engine.cache.open()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deepinfer.backend import Backend, primitive, step
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.errors import BackendContractError
 from tests.backend.conftest import Install
 from tests.backend.plugins import entry
@@ -17,7 +17,7 @@ def created(install: Install, **members: Any) -> Backend:
     """A backend with these members, created through the registry."""
     cls = type("Chip", (Backend,), members)
     install(entry("chip", create=lambda mode, device: cls(device)))
-    return select("chip").create()
+    return select_backend("chip").create()
 
 
 def refused(install: Install, **members: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepinfer.backend.origin import file_of
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.errors import BackendContractError
 from tests.backend.plugins import forgotten_afterwards, write_distribution, write_plugin
 
@@ -23,7 +23,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def error_of(name: str) -> str:
     with pytest.raises(BackendContractError) as caught:
-        select(name).create()
+        select_backend(name).create()
     return str(caught.value)
 
 

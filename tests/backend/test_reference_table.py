@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deepinfer.backend import OPERATORS, Activation, Backend, LinearSource
 from deepinfer.backend.memory_source import MemorySource
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import COMPOSED, FALLBACK, MISSING, NATIVE, Operators, resolve
 from deepinfer.formats import Scheme
 
@@ -28,7 +28,7 @@ LATER = {
 
 @pytest.fixture
 def reference() -> Backend:
-    return select(REFERENCE).create()
+    return select_backend(REFERENCE).create()
 
 
 @pytest.fixture
@@ -92,5 +92,5 @@ def test_backend_that_overrides_nothing_gives_the_references_bits(reference: Bac
     own = resolve(REFERENCE, reference, reference, [])
     x = torch.linspace(-3, 3, 64).view(2, 32)
     expected = own.norm_quantise(x, torch.ones(32), 1e-6, None).values
-    behind = resolve("chip", Backend("cpu"), select(REFERENCE).create(), [])
+    behind = resolve("chip", Backend("cpu"), select_backend(REFERENCE).create(), [])
     assert torch.equal(behind.norm_quantise(x, torch.ones(32), 1e-6, None).values, expected)

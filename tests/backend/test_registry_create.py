@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepinfer.backend import Backend, Mode
-from deepinfer.backend.registry import reference_for, select
+from deepinfer.backend.registry import reference_for, select_backend
 from deepinfer.errors import BackendContractError
 from tests.backend.conftest import Install
 from tests.backend.plugins import entry, spec
@@ -21,8 +21,8 @@ def test_create_gets_the_modes_name_and_device(install: Install) -> None:
 
     meta = spec("chip", modes=(Mode("simulated", "a simulator", "meta"),))
     install(entry("chip", answer=meta, create=create))
-    backend = select("chip").create()
-    select("chip").create("cpu")
+    backend = select_backend("chip").create()
+    select_backend("chip").create("cpu")
     assert backend.device == torch.device("meta")
     assert asked == [("simulated", "meta"), ("simulated", "cpu")]
 
@@ -36,7 +36,7 @@ def test_create_that_raises_is_reported_with_the_backend(install: Install) -> No
         BackendContractError,
         match=r"'chip' \(distribution dist-chip 1.5, file .*\) raised in deepinfer_create: Runt",
     ) as caught:
-        select("chip").create()
+        select_backend("chip").create()
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
@@ -48,7 +48,7 @@ def test_create_that_returns_something_else(install: Install, junk: object) -> N
         match=r"'chip' \(distribution dist-chip 1.5, file .*\): deepinfer_create returned "
         f"{type(junk).__name__}, expected a deepinfer",
     ):
-        select("chip").create()
+        select_backend("chip").create()
 
 
 def test_reference_behind_a_backend_is_on_its_device(install: Install) -> None:
@@ -59,7 +59,7 @@ def test_reference_behind_a_backend_is_on_its_device(install: Install) -> None:
         return Backend(device)
 
     install(entry("chip"), entry("reference", create=create))
-    selected = select("chip")
+    selected = select_backend("chip")
     reference = reference_for(selected, selected.create("meta"))
     assert reference.device == torch.device("meta")
     assert asked == ["meta"]
@@ -67,6 +67,6 @@ def test_reference_behind_a_backend_is_on_its_device(install: Install) -> None:
 
 def test_reference_is_its_own_reference(install: Install) -> None:
     install(entry("reference"))
-    selected = select("reference")
+    selected = select_backend("reference")
     backend = selected.create()
     assert reference_for(selected, backend) is backend

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, discover, installed_entry_points, select
+from deepinfer.backend.registry import REFERENCE, discover, installed_entry_points, select_backend
 from tests.backend.plugins import forgotten_afterwards, write_distribution, write_plugin
 
 
@@ -22,7 +22,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_installed_distribution_is_found_and_selected(site: Path) -> None:
     write_plugin(site, "alpha")
-    selected = select("alpha")
+    selected = select_backend("alpha")
     assert (selected.spec.name, selected.mode.name) == ("alpha", "hardware")
     (entry,) = installed_entry_points()["alpha"]
     assert entry.dist is not None
@@ -32,7 +32,7 @@ def test_installed_distribution_is_found_and_selected(site: Path) -> None:
 def test_only_the_named_module_is_imported(site: Path) -> None:
     write_plugin(site, "beta")
     write_plugin(site, "gamma")
-    select("beta")
+    select_backend("beta")
     assert "chip_beta" in sys.modules
     assert "chip_gamma" not in sys.modules
 
@@ -54,11 +54,11 @@ def test_two_distributions_with_one_backend(site: Path) -> None:
 
 def test_higher_rank_wins_over_the_reference(site: Path) -> None:
     write_plugin(site, "eta", rank=10**6)
-    assert select(None).spec.name == "eta"
+    assert select_backend(None).spec.name == "eta"
 
 
 def test_the_reference_is_installed_with_the_core() -> None:
     (entry,) = installed_entry_points()[REFERENCE]
     assert entry.dist is not None
     assert entry.dist.name == "deepinfer-core"
-    assert select(REFERENCE).create().device.type == "cpu"
+    assert select_backend(REFERENCE).create().device.type == "cpu"

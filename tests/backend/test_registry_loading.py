@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deepinfer.backend import CONTRACT_VERSION, Availability, hookimpl
-from deepinfer.backend.registry import Installed, discover, select
+from deepinfer.backend.registry import Installed, discover, select_backend
 from deepinfer.errors import BackendContractError
 from tests.backend.conftest import Install
 from tests.backend.plugins import FakeEntry, entry, plugin, spec
@@ -158,7 +158,7 @@ def test_name_must_be_the_entry_points(install: Install) -> None:
 def test_start_stops_at_a_broken_plugin_and_shows_how_to_skip_it(install: Install) -> None:
     install(entry("good"), FakeEntry("bad", ValueError("boom")))
     with pytest.raises(BackendContractError) as caught:
-        select(None)
+        select_backend(None)
     message = str(caught.value)
     assert "backend 'bad' (distribution dist-bad 1.5, file missing: no module 'chip_bad'" in message
     assert "Traceback" in message
@@ -169,13 +169,13 @@ def test_start_stops_at_a_broken_plugin_and_shows_how_to_skip_it(install: Instal
 def test_skipping_names_every_broken_plugin_and_what_is_skipped_already(install: Install) -> None:
     install(*(FakeEntry(name, ValueError(name)) for name in ("one", "two", "three")))
     with pytest.raises(BackendContractError, match="DEEPINFER_SKIP_BACKENDS=two,one,three,"):
-        select(None, skip=["two"])
+        select_backend(None, skip=["two"])
 
 
 def test_named_broken_plugin_shows_traceback_skip_and_the_others(install: Install) -> None:
     install(entry("good"), FakeEntry("bad", ValueError("boom")))
     with pytest.raises(BackendContractError) as caught:
-        select("bad")
+        select_backend("bad")
     message = str(caught.value)
     assert "Traceback" in message
     assert "ValueError: boom" in message

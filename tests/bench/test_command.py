@@ -96,7 +96,7 @@ def test_wrong_options_end_with_status_2(
 
 
 def test_all_runs_every_benchmark(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepinfer.bench import Report
+    from deepinfer.bench import Measurements
     from deepinfer.bench.bandwidth import Bandwidth
     from deepinfer.bench.context import Context
     from deepinfer.bench.environment import describe, finish
@@ -105,9 +105,13 @@ def test_all_runs_every_benchmark(launch: Launch, monkeypatch: pytest.MonkeyPatc
 
     for kind in (Throughput, Host, Context, Bandwidth):
 
-        def run(benchmark: object, selected: object = None, name: str = kind.__name__) -> Report:
+        def run(
+            benchmark: object, selected: object = None, name: str = kind.__name__
+        ) -> Measurements:
             backend = getattr(getattr(selected, "spec", None), "name", "")
-            report = Report(name, {"backend": backend, "rounds": benchmark.rounds}, describe(None))  # type: ignore[attr-defined]
+            report = Measurements(
+                name, {"backend": backend, "rounds": benchmark.rounds}, describe(None)
+            )  # type: ignore[attr-defined]
             finish(report.environment)
             return report
 

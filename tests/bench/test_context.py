@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.bench.context import Context, call_seconds, decode_row, index_calls
 from deepinfer.engine import Engine
 from deepinfer.errors import UsageError
 
 
 def test_curves_and_ratios_of_every_length(small_directory: Path) -> None:
-    report = Context(str(small_directory), (32, 48)).run(select(REFERENCE))
+    report = Context(str(small_directory), (32, 48)).run(select_backend(REFERENCE))
     for quantity in ("decode step", "index operators"):
         short, long = (report.find(quantity, context=length) for length in (32, 48))
         assert len(short.samples) == len(long.samples) == 4
@@ -47,7 +47,7 @@ def test_default_lengths_end_where_the_model_does(small_directory: Path) -> None
 def test_too_long_a_context_is_refused(small_directory: Path) -> None:
     context = Context(str(small_directory), (32, 4096))
     with pytest.raises(UsageError, match=r"4097 positions and .* has 4096"):
-        context.run(select(REFERENCE))
+        context.run(select_backend(REFERENCE))
 
 
 def test_one_length_has_no_growth() -> None:
@@ -57,4 +57,4 @@ def test_one_length_has_no_growth() -> None:
 
 def test_backend_that_computes_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="computes nothing"):
-        Context().run(select("null"))
+        Context().run(select_backend("null"))

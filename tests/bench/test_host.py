@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.bench.host import CLOCKS, Host, Round
 from deepinfer.bench.loading import open_engine
 from deepinfer.bench.phases import PhaseTimer
@@ -19,7 +19,7 @@ PHASES = ("schedule", "batch", "model", "head", "sample", "commit", "statistics"
 
 def test_every_variant_has_steps_and_phases(small_directory: Path) -> None:
     host = Host(str(small_directory), sequences=(1, 3), steps=2, prompt_tokens=5)
-    report = host.run(select("null"))
+    report = host.run(select_backend("null"))
     for output in ("tokens", "text"):
         for count in (1, 3):
             where = {"sequences": count, "output": output}
@@ -34,7 +34,7 @@ def test_every_variant_has_steps_and_phases(small_directory: Path) -> None:
 
 def test_phases_of_a_step_make_up_less_than_the_step(small_directory: Path) -> None:
     options = EngineOptions(max_model_len=64, max_num_seqs=2)
-    with open_engine(small_directory, select("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options) as engine:
         host = Host(sequences=(2,), steps=1)
         core = host.start(engine, 2, "tokens")
         assert [len(s.output) for s in core.scheduler.running] == [2, 2]
@@ -47,7 +47,7 @@ def test_phases_of_a_step_make_up_less_than_the_step(small_directory: Path) -> N
 
 def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
     options = EngineOptions(max_model_len=64, max_num_seqs=1)
-    with open_engine(small_directory, select("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options) as engine:
         core = Host().start(engine, 1, "tokens")
         with PhaseTimer(core) as timer:
             core.step()
@@ -64,7 +64,7 @@ def test_clock_is_that_of_the_options(
     ticks = itertools.count()
     monkeypatch.setitem(CLOCKS, "cpu", lambda: float(next(ticks)))
     options = EngineOptions(max_model_len=64, max_num_seqs=1)
-    with open_engine(small_directory, select("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options) as engine:
         host = Host(sequences=(1,), steps=1, clock="cpu")
         core = host.start(engine, 1, "tokens")
         measured = host.measure(core)
@@ -81,7 +81,7 @@ def test_text_decodes_and_sends_every_token(
     sent: list[int] = []
     monkeypatch.setattr(Job, "_tell", lambda job, delta: sent.extend(delta.token_ids))
     options = EngineOptions(max_model_len=64, max_num_seqs=3)
-    with open_engine(small_directory, select("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options) as engine:
         Host().start(engine, 3, "text").close()
         assert len(sent) == 3 * 2
 
@@ -92,7 +92,7 @@ def test_a_backend_that_computes_is_noted(
     one = Round([2.0], {key: [0.1] for key in PHASES})
     monkeypatch.setattr(Host, "measure", lambda host, core: one)
     host = Host(str(small_directory), (1,), ("tokens",), steps=1, prompt_tokens=1)
-    assert "reference computes" in host.run(select(REFERENCE)).notes[0]
+    assert "reference computes" in host.run(select_backend(REFERENCE)).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.bench.loading import open_engine
 from deepinfer.bench.throughput import Pass, Throughput
 from deepinfer.engine.core import EngineCore
@@ -17,7 +17,7 @@ def test_rates_are_tokens_over_seconds(
     small_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Throughput, "measure", lambda self, engine, batch: Pass(2, 4))
-    report = Throughput((str(small_directory),), 12, 9, (1, 3)).run(select("null"))
+    report = Throughput((str(small_directory),), 12, 9, (1, 3)).run(select_backend("null"))
     for batch in (1, 3):
         where = {"model": "checkpoint", "batch": batch}
         assert report.find("prefill", **where).samples == [batch * 12 / 2] * 4
@@ -36,7 +36,7 @@ def test_one_pass_computes_all_prompts_and_answers(
 
     monkeypatch.setattr(EngineCore, "__init__", kept)
     options = Throughput((str(small_directory),), 6, 3, (2,))
-    with open_engine(small_directory, select(REFERENCE), options._options()) as engine:
+    with open_engine(small_directory, select_backend(REFERENCE), options._options()) as engine:
         seconds = options.measure(engine, 2)
     assert seconds.prefill > 0
     assert seconds.decode > 0
@@ -46,26 +46,28 @@ def test_one_pass_computes_all_prompts_and_answers(
 
 def test_checkpoints_of_one_name_are_told_apart(small_directory: Path) -> None:
     model = str(small_directory)
-    report = Throughput((model, model), 3, 2, (1,)).run(select("null"))
+    report = Throughput((model, model), 3, 2, (1,)).run(select_backend("null"))
     models = [series.conditions["model"] for series in report.series]
     assert models == ["checkpoint"] * 2 + ["checkpoint (1)"] * 2
     assert [facts["hidden_size"] for facts in report.environment["checkpoints"]] == [64, 64]
 
 
 def test_backend_that_computes_nothing_is_labelled(small_directory: Path) -> None:
-    report = Throughput((str(small_directory),), 3, 2, (1,)).run(select("null"))
+    report = Throughput((str(small_directory),), 3, 2, (1,)).run(select_backend("null"))
     assert "null computes nothing" in report.notes[0]
 
 
 def test_numerics_and_compute_reach_the_engine(small_directory: Path) -> None:
-    report = Throughput((str(small_directory),), 3, 2, (1,), 4, "ref", "fp32").run(select("null"))
+    report = Throughput((str(small_directory),), 3, 2, (1,), 4, "ref", "fp32").run(
+        select_backend("null")
+    )
     facts = report.environment["checkpoints"][0]
     assert (facts["numerics"], facts["compute"]) == ("ref", "fp32")
 
 
 def test_more_tokens_than_positions_are_refused() -> None:
     with pytest.raises(UsageError, match="need 8193 positions and the random checkpoint has 8192"):
-        Throughput(prompt_tokens=8190, output_tokens=3).run(select(REFERENCE))
+        Throughput(prompt_tokens=8190, output_tokens=3).run(select_backend(REFERENCE))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.bench.loading import open_engine, random_tokens
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import EngineOptions
@@ -36,7 +36,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_checkpoint_runs_with_finite_logits(script: ModuleType, tmp_path: Path) -> None:
     assert script.main([str(tmp_path), "--size", "small"]) == 0
-    with open_engine(tmp_path, select(REFERENCE), EngineOptions(max_model_len=64)) as engine:
+    with open_engine(
+        tmp_path, select_backend(REFERENCE), EngineOptions(max_model_len=64)
+    ) as engine:
         logits = whole(engine, random_tokens(engine, 20, 0))
     assert logits.isfinite().all()
     assert 0.1 < float(logits.std()) < 10

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from deepinfer.cli.progress import Rate, Show, counting
-from deepinfer.conformance.golden import Report
+from deepinfer.conformance.golden import GoldenReport
 from deepinfer.errors import ConfigError
 from tests.cli.conftest import Launch
 
@@ -83,7 +83,7 @@ def test_commands_draw_unless_told_not_to(
 
     monkeypatch.setattr("deepinfer.cli.progress.counting", record)
     monkeypatch.setattr("deepinfer.cli.generate.counting", record)
-    monkeypatch.setattr("deepinfer.conformance.golden.run_golden", lambda *_, **__: Report())
+    monkeypatch.setattr("deepinfer.conformance.golden.run_golden", lambda *_, **__: GoldenReport())
     arguments = [] if flag else ["--no-progress"]
     (tmp_path / "in.jsonl").touch()
     null = ["--accelerator", "null", "--allow-null", "--max_model_len", "64"]

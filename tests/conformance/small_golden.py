@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepinfer.backend import CONTRACT_VERSION, Backend, BackendSpec, Mode
 from deepinfer.backend.registry import Selected
-from deepinfer.conformance.golden import Report, run_golden
+from deepinfer.conformance.golden import GoldenReport, run_golden
 from deepinfer_reference.backend import ReferenceBackend
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -39,11 +39,11 @@ def selected(backend: type[Backend] = ReferenceBackend) -> Selected:
     return Selected(spec, MODE, "test", Hooks(backend))  # type: ignore[arg-type]
 
 
-def failures(report: Report) -> list[str]:
+def failures(report: GoldenReport) -> list[str]:
     """Names of what failed, text that nothing covers included."""
     wrong = ("failed", "not covered")
     return [
-        item.name for item in report.items if item.verdict in wrong and item.component == "text"
+        item.name for item in report.items if item.outcome in wrong and item.component == "text"
     ]
 
 
@@ -101,7 +101,7 @@ class SmallGolden:
         computes: tuple[str, ...] = ("fp32",),
         require_all: bool = False,
         strict: bool = False,
-    ) -> Report:
+    ) -> GoldenReport:
         """The golden check of the directory."""
         return run_golden(
             str(self.root), selected(backend), computes, require_all=require_all, strict=strict

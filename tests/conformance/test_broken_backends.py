@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Backend, Contract, PackedLinear, Selection
-from deepinfer.conformance.golden.report import Report
+from deepinfer.conformance.golden.report import GoldenReport
 from deepinfer_reference.backend import ReferenceBackend
 from tests.conformance.small_golden import MODEL, SmallGolden, failures
 
@@ -92,7 +92,7 @@ class NativeSteps(ReferenceBackend):
         return Contract.attend_output(self, *arguments)
 
 
-def run(golden: SmallGolden, backend: type[Backend], compute: str = "fp32") -> Report:
+def run(golden: SmallGolden, backend: type[Backend], compute: str = "fp32") -> GoldenReport:
     """Operator vectors, logits and layers of short prompts, and a greedy continuation."""
     golden.link("ops.safetensors")
     golden.part(LOGITS, ["p1", "p2", "p7"])
@@ -111,9 +111,9 @@ def test_nan_logits_pass_nowhere(with_model: SmallGolden, compute: str) -> None:
 
 def test_nan_is_never_the_one_exception(with_model: SmallGolden) -> None:
     report = run(with_model, NanEverywhere)
-    assert [item.name for item in report.items if item.verdict == "allowed"] == []
+    assert [item.name for item in report.items if item.outcome == "allowed"] == []
     nan = [
-        item.verdict
+        item.outcome
         for item in report.items
         for measure in item.measures
         if str(measure.value) == "nan"
@@ -124,19 +124,19 @@ def test_nan_is_never_the_one_exception(with_model: SmallGolden) -> None:
 
 def test_an_operator_that_raises_is_a_failed_item(with_model: SmallGolden) -> None:
     report = run(with_model, Raising)
-    notes = {item.name: item.note for item in report.items if item.verdict == "failed"}
+    notes = {item.name: item.note for item in report.items if item.outcome == "failed"}
     assert {f"{MODEL}/layers/p7/L0", f"{MODEL}/logits/p2", "ops/attn/r1.full"} <= notes.keys()
     assert "accepted operator 'attend' and then raised RuntimeError: out of luck" in "".join(
         notes.values()
     )
-    passed = {item.name for item in report.items if item.verdict == "passed"}
+    passed = {item.name for item in report.items if item.outcome == "passed"}
     assert {"ops/rmsnorm", f"{MODEL}/layers/p7/final_hidden"} <= passed
     assert report.exit_code == 1
 
 
 def test_a_backend_that_cannot_be_built_fails(with_model: SmallGolden) -> None:
     report = run(with_model, NotCreated)
-    notes = [item.note for item in report.items if item.verdict == "failed"]
+    notes = [item.note for item in report.items if item.outcome == "failed"]
     assert len(notes) == 2
     assert all("raised in deepinfer_create: OSError: no such device" in note for note in notes)
     assert report.exit_code == 1
@@ -167,7 +167,7 @@ def test_a_backends_own_scores_explain_nothing(with_model: SmallGolden, compute:
 
 def test_what_a_native_step_hides_is_listed(with_model: SmallGolden) -> None:
     report = run(with_model, NativeSteps)
-    hidden = {item.name for item in report.items if item.verdict == "not covered"}
+    hidden = {item.name for item in report.items if item.outcome == "not covered"}
     assert {
         f"{MODEL}/layers/p7/L2/index_scores",
         f"{MODEL}/layers/p7/L2/index_q",
@@ -175,8 +175,8 @@ def test_what_a_native_step_hides_is_listed(with_model: SmallGolden) -> None:
         "ops/attn.r1.full.fp32.attended",
         "ops/attn.r1.full.fp32.index_scores",
     } <= hidden
-    assert {item.verdict for item in report.items} == {"passed", "not covered"}
-    passed = {item.name for item in report.items if item.verdict == "passed"}
+    assert {item.outcome for item in report.items} == {"passed", "not covered"}
+    passed = {item.name for item in report.items if item.outcome == "passed"}
     assert {
         f"{MODEL}/layers/p7/L2/topk_indices",
         f"{MODEL}/layers/p7/L0/ffn_out",
@@ -189,6 +189,6 @@ def test_what_a_native_step_hides_is_listed(with_model: SmallGolden) -> None:
 def test_a_fallback_fails_where_it_is_forbidden(with_model: SmallGolden) -> None:
     with_model.part(LOGITS, ["p1"])
     report = with_model.run(Backend, strict=True)
-    (note,) = [item.note for item in report.items if item.verdict == "failed"]
+    (note,) = [item.note for item in report.items if item.outcome == "failed"]
     assert "forbids a fallback" in note
     assert with_model.run(Backend).exit_code == 0

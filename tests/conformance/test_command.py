@@ -78,7 +78,7 @@ def test_json(run: Run, short: SmallGolden) -> None:
     assert document["summary"] == {"covered": 2, "failed": 1, "not_covered": 1}
     first = document["items"][0]
     assert first["name"] == f"{MODEL}/logits/p1"
-    assert first["verdict"] == "failed"
+    assert first["outcome"] == "failed"
     assert first["measures"] == [
         {"metric": "max rel", "value": "nan", "sense": "<=", "limit": 1e-4}
     ]

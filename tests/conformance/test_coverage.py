@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from deepinfer.conformance.golden.report import Item, Report
+from deepinfer.conformance.golden.report import GoldenReport, Item
 from tests.conformance.small_golden import GOLDEN, MODEL, SmallGolden, failures, stored
 
 LOGITS, GREEDY = "logits.safetensors", "greedy.safetensors"
@@ -26,7 +26,7 @@ def needed(file: str) -> list[str]:
     return [LOGITS] if file == LOGITS else [LOGITS, file]
 
 
-def named(report: Report, name: str) -> Item:
+def named(report: GoldenReport, name: str) -> Item:
     """The one item of a name that is not about what no check reads."""
     (found,) = [item for item in report.items if item.name == f"{MODEL}/{name}"]
     return found
@@ -51,7 +51,7 @@ def test_the_other_precision_is_not_missed(with_model: SmallGolden) -> None:
 def test_operators_alone_lack_the_tiny_checkpoint(golden: SmallGolden) -> None:
     golden.link("ops.safetensors")
     report = golden.run()
-    wrong = {item.name: item.note for item in report.items if item.verdict != "passed"}
+    wrong = {item.name: item.note for item in report.items if item.outcome != "passed"}
     with safe_open(GOLDEN / "ops.safetensors", "pt") as file:
         tiny = {key for key in file.keys() if key.startswith("engram.tiny.")}
     assert wrong.keys() == {f"ops/{key}" for key in tiny if not key.endswith(".bf16")}
@@ -152,7 +152,7 @@ def test_another_shape_fails(
     value = other(shape, stored(f"{MODEL}/{file}", key))
     write(with_model, *needed(file), **{key.replace(".", "__"): value})
     report = with_model.run()
-    assert named(report, item).verdict == "failed"
+    assert named(report, item).outcome == "failed"
     assert report.exit_code == 1
 
 
@@ -173,7 +173,7 @@ def test_one_nan_in_the_data_fails(with_model: SmallGolden, file: str, key: str,
     broken.view(-1)[broken.numel() // 2] = float("nan")
     write(with_model, *needed(file), **{key.replace(".", "__"): broken})
     report = with_model.run()
-    assert named(report, item).verdict == "failed"
+    assert named(report, item).outcome == "failed"
     assert report.exit_code == 1
 
 
@@ -181,8 +181,8 @@ def test_one_nan_in_the_data_fails(with_model: SmallGolden, file: str, key: str,
 def test_ids_of_no_token_fail(with_model: SmallGolden, wrong: int) -> None:
     write(with_model, LOGITS, p7__ids=torch.full((7,), wrong))
     report = with_model.run()
-    assert named(report, "logits/p2").verdict == "passed"
-    assert named(report, "logits/p7").verdict == "failed"
+    assert named(report, "logits/p2").outcome == "passed"
+    assert named(report, "logits/p7").outcome == "failed"
     assert "IndexError" in named(report, "logits/p7").note
 
 
@@ -203,7 +203,7 @@ def test_a_tie_that_leaves_nothing_to_compare_fails(
     with_model.ties(ties)
     report = with_model.run()
     assert "nothing to compare" in named(report, "logits/p2").note
-    assert named(report, "greedy/p2").verdict == "failed"
+    assert named(report, "greedy/p2").outcome == "failed"
     assert report.exit_code == 1
 
 
@@ -213,9 +213,9 @@ def test_positions_from_the_tie_on_are_not_compared(with_model: SmallGolden) -> 
     with_model.part(LOGITS, ["p2", "p33"], p33__logits__fp32=logits)
     with_model.ties({"fp32": {"p33": 12}})
     item = named(with_model.run(), "logits/p33")
-    assert (item.verdict, item.note) == ("passed", "positions before the exact tie at 12")
+    assert (item.outcome, item.note) == ("passed", "positions before the exact tie at 12")
     with_model.ties({"fp32": {"p33": 18}})
-    assert named(with_model.run(), "logits/p33").verdict == "allowed"
+    assert named(with_model.run(), "logits/p33").outcome == "allowed"
 
 
 def test_a_tie_does_not_make_a_long_prompt_a_short_one(with_model: SmallGolden) -> None:
@@ -228,7 +228,7 @@ def test_a_tie_does_not_make_a_long_prompt_a_short_one(with_model: SmallGolden) 
         "90% rel",
         "argmax equal",
     ]
-    assert item.verdict == "passed"
+    assert item.outcome == "passed"
 
 
 def test_one_prompt_may_exceed_two_may_not(with_model: SmallGolden) -> None:
@@ -238,7 +238,7 @@ def test_one_prompt_may_exceed_two_may_not(with_model: SmallGolden) -> None:
     }
     path = with_model.part(LOGITS, ["p1", "p2", "p7"], p7__logits__fp32=wrong["p7__logits__fp32"])
     report = with_model.run()
-    assert named(report, "logits/p7").verdict == "allowed"
+    assert named(report, "logits/p7").outcome == "allowed"
     assert report.summary() == "covered 3, failed 0, not covered 0"
     path.unlink()
     with_model.part(LOGITS, ["p1", "p2", "p7"], **wrong)
@@ -255,7 +255,7 @@ def test_components_to_come_are_listed_and_may_be_required(with_model: SmallGold
     report = with_model.run()
     assert report.summary() == "covered 1, failed 0, not covered 2"
     assert report.exit_code == 0
-    notes = {item.name: item.note for item in report.items if item.verdict == "not covered"}
+    notes = {item.name: item.note for item in report.items if item.outcome == "not covered"}
     assert notes == {
         f"{MODEL}/draft/p7": "draft is not built yet: 2 tensors",
         f"{MODEL}/vision/one": "vision is not built yet: 1 tensors",
@@ -282,5 +282,5 @@ def test_a_batch_is_compared_row_by_row(with_model: SmallGolden) -> None:
     assert report.exit_code == 0
     with_model.write(f"{MODEL}/{LOGITS}", tensors | {"batch.logits.fp32": wanted[:-1].clone()})
     report = with_model.run()
-    assert named(report, "logits/batch").verdict == "failed"
+    assert named(report, "logits/batch").outcome == "failed"
     assert report.exit_code == 1

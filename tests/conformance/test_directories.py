@@ -144,9 +144,9 @@ def test_a_broken_checkpoint_fails_and_others_are_still_compared(golden: SmallGo
     golden.part("logits.safetensors", ["p1"])
     report = golden.run()
     broken = [item for item in report.items if item.name == MODEL]
-    assert [item.verdict for item in broken] == ["failed"]
+    assert [item.outcome for item in broken] == ["failed"]
     assert "model.safetensors.index.json" in broken[0].note
-    assert "ops/rmsnorm" in {item.name for item in report.items if item.verdict == "passed"}
+    assert "ops/rmsnorm" in {item.name for item in report.items if item.outcome == "passed"}
     assert report.exit_code == 1
 
 

@@ -81,9 +81,9 @@ def test_calls_state_the_facts_that_arguments_show(
                 shown = SHOWN.get(operator, lambda *rest: {})(*arguments)
                 assert any(shown.items() <= facts.items() for facts in stated[operator]), shown  # noqa: B023
 
-        table = reference.table(calls).tapped(tap)
-        arguments = World(table).place(suite.inputs(case, generator_of(case)))
-        suite.run(table, arguments)
+        operators = reference.operators(calls).tapped(tap)
+        arguments = World(operators).place(suite.inputs(case, generator_of(case)))
+        suite.run(operators, arguments)
         assert set(seen) == set(stated)
 
 
@@ -119,7 +119,7 @@ def test_services_name_their_provider(reference: Subject) -> None:
     suite = Device()
     own = Subject.of("own", Own("cpu"))
     given = {
-        service: suite.provider(Case.of("device", {"service": service}), own.table([]))
+        service: suite.provider(Case.of("device", {"service": service}), own.operators([]))
         for service in ("memory", "workspace")
     }
     assert given == {"memory": "native", "workspace": "default"}

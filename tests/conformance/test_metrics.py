@@ -231,22 +231,22 @@ COMPARISONS = {
 def test_comparison(comparison: str) -> None:
     compare = COMPARISONS[comparison]
     ones = torch.ones(3, 2)
-    assert compare(ones, ones).verdict == "passed"
-    assert compare(ones * NAN, ones).verdict == "failed"
-    assert compare(ones * NAN, ones * NAN).verdict == "failed"
-    assert compare(torch.empty(0, 2), torch.empty(0, 2)).verdict == "failed"
-    assert compare(torch.empty(3, 0), torch.empty(3, 0)).verdict == "failed"
+    assert compare(ones, ones).outcome == "passed"
+    assert compare(ones * NAN, ones).outcome == "failed"
+    assert compare(ones * NAN, ones * NAN).outcome == "failed"
+    assert compare(torch.empty(0, 2), torch.empty(0, 2)).outcome == "failed"
+    assert compare(torch.empty(3, 0), torch.empty(3, 0)).outcome == "failed"
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize("shape", [(1, 2), (3, 1), (2, 2), (3, 2, 1), (1, 3, 2)])
 def test_other_shapes_are_never_broadcast(comparison: str, shape: tuple[int, ...]) -> None:
     item = COMPARISONS[comparison](torch.ones(shape), torch.ones(3, 2))
-    assert item.verdict == "failed"
+    assert item.outcome == "failed"
     assert item.note == f"shape {list(shape)}, expected [3, 2]"
 
 
 def test_equal_compares_by_value() -> None:
-    assert equal("x", "fp32", fp32(0.0), fp32(-0.0)).verdict == "passed"
-    assert equal("x", "fp32", torch.tensor([3]).int(), torch.tensor([3])).verdict == "passed"
-    assert equal("x", "fp32", torch.tensor([3]), torch.tensor([4])).verdict == "failed"
+    assert equal("x", "fp32", fp32(0.0), fp32(-0.0)).outcome == "passed"
+    assert equal("x", "fp32", torch.tensor([3]).int(), torch.tensor([3])).outcome == "passed"
+    assert equal("x", "fp32", torch.tensor([3]), torch.tensor([4])).outcome == "failed"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Timing, Verdict
-from deepinfer.conformance.document import Report
+from deepinfer.conformance.document import SuiteReport
 from deepinfer.conformance.perf import Ceilings
 from deepinfer.conformance.profiles import PROFILES, claims
 from deepinfer.conformance.report import page
@@ -30,8 +30,8 @@ FLAGS = [
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND"
 
 
-def report() -> Report:
-    made = Report("chip", "hardware", "a <chip> & more", "core", Tier.QUICK, ("rms_norm",))
+def report() -> SuiteReport:
+    made = SuiteReport("chip", "hardware", "a <chip> & more", "core", Tier.QUICK, ("rms_norm",))
     timing = Timing(1e-3, 9e-4, 2e-3, 20, 1000, 2000)
     for number in range(40):
         case = Case.of("rms_norm", {"rows": number, "width": 64})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance import pairs
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.profiles import profile_named
@@ -65,7 +65,7 @@ def two(site: Path) -> Path:
 
 def cases_of(name: str) -> list[Case]:
     core = profile_named("core").operators
-    found = selected(Tier.QUICK, core, "stateful.pair", chosen=select(name))
+    found = selected(Tier.QUICK, core, "stateful.pair", chosen=select_backend(name))
     return [check.case for check in found]
 
 
@@ -116,7 +116,7 @@ def quick(cases: list[Case], subject: Subject) -> dict[tuple[object, object], li
 
 def test_mutant_that_swaps_nibbles_both_ways_is_seen_by_pairs_alone(two: Path) -> None:
     """It agrees with itself, so its own histories pass; every pair that contains it fails."""
-    subject = Subject.load(select("swapped"))
+    subject = Subject.load(select_backend("swapped"))
     for suite in STATEFUL.values():
         for case in suite.grid(Tier.QUICK):
             if dict(case.facts).get("way", "own") == "own":
@@ -135,7 +135,7 @@ def test_pairs_of_right_backends_pass_in_workers(two: Path) -> None:
     """Only the pairs with the faulty one fail in the report of a right one."""
     profile = profile_named("fp4-cache")
     ids = [case.id for case in cases_of("good") if case.values == "ties" or case.dtype == "fp32"]
-    report = run_suite(select("good"), profile, Tier.QUICK, ids=ids, workers=1)
+    report = run_suite(select_backend("good"), profile, Tier.QUICK, ids=ids, workers=1)
     assert report.verdicts
     assert not report.passed()
     for verdict in report.verdicts:
@@ -148,6 +148,6 @@ def test_a_pair_of_others_is_refused(site: Path) -> None:
     write_plugin(site, "third")
     write_backend(site, "good", "Good")
     (case, *_) = cases_of("good")
-    found = by_id(case.id).run(Subject.load(select("third")))
+    found = by_id(case.id).run(Subject.load(select_backend("third")))
     assert found.outcome is Outcome.ERROR
     assert "the backend that is tested is 'third'" in found.message

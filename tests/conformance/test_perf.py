@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance import perf
 from deepinfer.conformance.case import Case, Outcome, Tier, Timing
 from deepinfer.conformance.cases import SUITES
@@ -15,7 +15,7 @@ from deepinfer.conformance.document import read_report
 from deepinfer.conformance.perf import Ceilings, timed
 from deepinfer.conformance.profiles import PROFILES
 from deepinfer.conformance.registry import by_id
-from deepinfer.conformance.report import page, table
+from deepinfer.conformance.report import page, terminal_text
 from deepinfer.conformance.run import run_suite
 from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UsageError
@@ -97,9 +97,9 @@ def test_what_fails_while_it_is_timed_is_that_cases_error(
 
 
 def test_times_stand_in_every_report(tmp_path: Path) -> None:
-    chosen = select("reference")
+    chosen = select_backend("reference")
     report = run_suite(chosen, PROFILES["core"], Tier.QUICK, ids=[LINEAR, EMBED], perf=True)
-    text, html = table(report), page(report)
+    text, html = terminal_text(report), page(report)
     assert "GFLOP/s bf16" in text
     assert "share" in text
     assert "<h2>Times</h2>" in html
@@ -112,4 +112,4 @@ def test_times_stand_in_every_report(tmp_path: Path) -> None:
 
 def test_cases_are_timed_one_at_a_time() -> None:
     with pytest.raises(UsageError, match="perf with 2 workers"):
-        run_suite(select("reference"), PROFILES["core"], Tier.QUICK, workers=2, perf=True)
+        run_suite(select_backend("reference"), PROFILES["core"], Tier.QUICK, workers=2, perf=True)

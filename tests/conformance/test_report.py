@@ -8,7 +8,7 @@ import pytest
 
 from deepinfer.conformance.golden.comparison import attempt
 from deepinfer.conformance.golden.logits import allow_one
-from deepinfer.conformance.golden.report import Item, Measure, Report
+from deepinfer.conformance.golden.report import GoldenReport, Item, Measure
 
 NAN, INF = float("nan"), float("inf")
 
@@ -40,8 +40,8 @@ def test_measure(value: float, sense: str, passed: bool) -> None:
 
 def test_an_item_needs_all_of_its_measures() -> None:
     good, bad = Measure("m", 0, "<=", 1), Measure("m", 2, "<=", 1)
-    assert Item.of("x", "fp32", good, good).verdict == "passed"
-    assert Item.of("x", "fp32", good, bad).verdict == "failed"
+    assert Item.of("x", "fp32", good, good).outcome == "passed"
+    assert Item.of("x", "fp32", good, bad).outcome == "failed"
 
 
 def test_an_item_without_measure_is_an_error() -> None:
@@ -66,7 +66,7 @@ def test_an_item_without_measure_is_an_error() -> None:
 def test_closing_line_and_exit_code(
     items: list[Item], require_all: bool, summary: str, code: int
 ) -> None:
-    report = Report(items, require_all)
+    report = GoldenReport(items, require_all)
     assert report.summary() == summary
     assert report.exit_code == code
 
@@ -86,9 +86,9 @@ def test_lines() -> None:
 
 def test_one_prompt_may_exceed_its_limits_in_fp32() -> None:
     items = allow_one([PASSED, FAILED, PASSED], "fp32")
-    assert [one.verdict for one in items] == ["passed", "allowed", "passed"]
+    assert [one.outcome for one in items] == ["passed", "allowed", "passed"]
     assert items[1].note == "one exception per checkpoint"
-    assert Report(items).summary() == "covered 3, failed 0, not covered 0"
+    assert GoldenReport(items).summary() == "covered 3, failed 0, not covered 0"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance.case import Tier
 from deepinfer.conformance.command import write_report
 from deepinfer.conformance.document import read_report
@@ -23,7 +23,7 @@ CASE = "rms_norm[rows=1,width=64,eps=1e-20,dtype=bf16,values=normal,edge=one,see
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    report = run_suite(select("reference"), PROFILES["core"], Tier.QUICK, ids=[CASE])
+    report = run_suite(select_backend("reference"), PROFILES["core"], Tier.QUICK, ids=[CASE])
     directory = tmp_path_factory.mktemp("report")
     write_report(report, directory)
     return directory / "report.json"

@@ -116,8 +116,8 @@ def test_order(row: list[int], wrong: int) -> None:
 
 def test_same_sets_judges_order_only_where_it_is_asked_for() -> None:
     got, want = rows([2, 1]), rows([1, 2])
-    assert same_sets("x", "fp32", got, want, None).verdict == "failed"
-    assert same_sets("x", "fp32", got, want, None, ascending=False).verdict == "passed"
+    assert same_sets("x", "fp32", got, want, None).outcome == "failed"
+    assert same_sets("x", "fp32", got, want, None, ascending=False).outcome == "passed"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_same_sets_judges_order_only_where_it_is_asked_for() -> None:
 )
 def test_other_shapes_fail(got: Tensor, want: Tensor) -> None:
     item = same_sets("x", "fp32", got, want, None)
-    assert item.verdict == "failed"
+    assert item.outcome == "failed"
     assert "shape" in item.note
 
 
 @pytest.mark.parametrize("want", [torch.empty(0, 4), torch.empty(3, 0), torch.full((3, 4), -1)])
 def test_nothing_selected_is_nothing_compared(want: Tensor) -> None:
     item = same_sets("x", "fp32", want.int(), want.int(), None)
-    assert item.verdict == "failed"
+    assert item.outcome == "failed"
     assert "nothing to compare" in item.note
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance import models, workers
 from deepinfer.conformance.case import Case, Failure, Outcome, Tier, Verdict
 from deepinfer.conformance.command import compare, write_report
-from deepinfer.conformance.document import Report, verdict_from_dict, verdict_to_dict
+from deepinfer.conformance.document import SuiteReport, verdict_from_dict, verdict_to_dict
 from deepinfer.conformance.profiles import PROFILES, Profile, claims, profile_named
 from deepinfer.conformance.registry import NAMES, Check, by_id, checks, selected
-from deepinfer.conformance.report import page, table
+from deepinfer.conformance.report import page, terminal_text
 from deepinfer.conformance.run import run_suite
 from deepinfer.conformance.stateful import STATEFUL
 from deepinfer.conformance.subject import Subject
@@ -84,7 +84,7 @@ def test_a_part_of_a_profile_claims_nothing() -> None:
     part = claims(PROFILES["core"], Tier.FULL, [verdict()], left_out=3)
     assert part.sentence().endswith("3 of its cases not run: no claim")
     for pattern, ids in (("mask", ()), (None, (CASE,))):
-        chosen = select("reference"), PROFILES["sampling"], Tier.FULL
+        chosen = select_backend("reference"), PROFILES["sampling"], Tier.FULL
         report = run_suite(*chosen, pattern=pattern, ids=ids)
         assert report.claims is not None
         assert report.claims.works
@@ -93,7 +93,7 @@ def test_a_part_of_a_profile_claims_nothing() -> None:
 
 def test_a_whole_run_of_the_full_tier_claims() -> None:
     profile = Profile("masks", "one operator", frozenset({"mask"}), frozenset({"mask"}))
-    report = run_suite(select("reference"), profile, Tier.FULL)
+    report = run_suite(select_backend("reference"), profile, Tier.FULL)
     assert report.claims is not None
     assert report.claims.sentence() == "claim: profile masks works, 1 operators native; native"
 
@@ -113,8 +113,8 @@ def test_batch_invariance_must_be_declared() -> None:
     assert claims(PROFILES["core"], Tier.FULL, [verdict()], ["linear"]).works
 
 
-def report(*verdicts: Verdict) -> Report:
-    made = Report("chip", "hardware", "a <chip>", "core", Tier.QUICK, ("rms_norm",))
+def report(*verdicts: Verdict) -> SuiteReport:
+    made = SuiteReport("chip", "hardware", "a <chip>", "core", Tier.QUICK, ("rms_norm",))
     made.verdicts = list(verdicts)
     made.claims = claims(PROFILES["core"], Tier.QUICK, verdicts)
     return made
@@ -135,7 +135,7 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
     assert "a &lt;chip&gt;" in shown
     assert "http" not in shown
     assert "<td class='bad'>1 failed (numbers)</td>" in shown
-    text = table(made)
+    text = terminal_text(made)
     assert "failed (numbers) rms_norm[" in text
     assert "profile core: does not work" in text
     write_report(made, tmp_path / "new")
@@ -150,7 +150,7 @@ def test_a_report_states_tier_mode_machine_and_the_plugins_version() -> None:
     made = run_suite(selected_backend(), PROFILES["core"], Tier.QUICK, ids=[CASE])
     assert made.environment["packages"]["dist-chip"] == "not installed"
     assert made.environment["packages"]["deepinfer-core"] != "not installed"
-    for text in (table(made), page(made)):
+    for text in (terminal_text(made), page(made)):
         assert "quick" in text
         assert "mode hardware" in text
         assert f"cpu on {made.environment['processor']}" in html.unescape(text)
@@ -220,7 +220,7 @@ def test_state_of_the_reference(name: str) -> None:
 
 def test_a_model_must_call_what_the_backend_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled model reaches all primitives of the reference; one it never calls is named."""
-    subject = Subject.load(select("reference"))
+    subject = Subject.load(select_backend("reference"))
     case = Case.of("model.bundled", {"length": 7}, dtype="bf16", numerics="ref")
     found = by_id(case.id).run(subject)
     assert found.passed, str(found)

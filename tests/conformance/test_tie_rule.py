@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deepinfer.backend import Purpose, SamplingParameters
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import Operators, resolve
 
 INF, NAN = float("inf"), float("nan")
@@ -19,7 +19,7 @@ LEVELS = [-INF, -1.0, -0.0, 0.0, 0.0, 0.0, 0.5, 1.0, NAN]
 
 @pytest.fixture(scope="module")
 def operators() -> Operators:
-    backend = select(REFERENCE).create()
+    backend = select_backend(REFERENCE).create()
     return resolve(REFERENCE, backend, backend, [])
 
 

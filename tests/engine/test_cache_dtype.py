@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Backend
-from deepinfer.backend.registry import REFERENCE, Selected, select
+from deepinfer.backend.registry import REFERENCE, Selected, select_backend
 from deepinfer.cache import CacheLayout, layout
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
@@ -42,7 +42,7 @@ def load(small_directory: Path) -> Iterator[Load]:
             given = EngineOptions(
                 cache_dtype=cache_dtype, max_model_len=64, max_num_seqs=2, **options
             )
-            chosen = selected or select(REFERENCE)
+            chosen = selected or select_backend(REFERENCE)
             return Engine.load(checkpoint, chosen, given, layout=geometry)
 
         yield loaded

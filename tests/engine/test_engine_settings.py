@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Engine, EngineOptions, SamplingParams
@@ -42,7 +42,7 @@ def load(small_directory: Path) -> Iterator[Load]:
             own = {"max_model_len": 96, "max_num_seqs": 4, **(options or {})}
             return Engine.load(
                 checkpoint,
-                select(REFERENCE),
+                select_backend(REFERENCE),
                 EngineOptions(**own),
                 layout=layout,
                 settings=settings(**values),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deepinfer.backend import CallSpec
-from deepinfer.backend.registry import select
+from deepinfer.backend.registry import select_backend
 from deepinfer.conformance.case import Tier
 from deepinfer.conformance.registry import selected
 from deepinfer.errors import BackendUnavailableError
@@ -35,8 +35,8 @@ import torch._dynamo
 torch._dynamo.config.error_on_recompile = True
 torch.compile = functools.partial(torch.compile, backend="eager")
 from deepinfer.backend import Mix
-from deepinfer.backend.registry import select
-backend = select("compiled").create()
+from deepinfer.backend.registry import select_backend
+backend = select_backend("compiled").create()
 def tensor(*shape, offset):
     count = torch.Size(shape).numel()
     return torch.rand(count + offset)[offset:].view(shape)
@@ -115,7 +115,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_without_a_compiler_it_says_so(beside: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BackendUnavailableError) as caught:
-        select("compiled")
+        select_backend("compiled")
     message = str(caught.value)
     assert "no: no C++ compiler: 'no-such-compiler' is not in PATH" in message
     assert "apt-get install g++" in message
@@ -127,7 +127,7 @@ def test_without_headers_of_python_it_says_so(
     monkeypatch.setenv("CXX", sys.executable)  # any program that is there
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     with pytest.raises(BackendUnavailableError, match=r"no: no headers of Python: .*Python.h"):
-        select("compiled")
+        select_backend("compiled")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_it_refuses_a_precision_that_was_not_tried(
     beside: None, operator: str, dtype: str, supported: bool
 ) -> None:
     call = CallSpec.of(operator, {"dtype": dtype})
-    answer = select("compiled", require=False).create().supports(call)
+    answer = select_backend("compiled", require=False).create().supports(call)
     assert answer.supported is supported
     assert supported or answer.reason == "dtype=fp16: tried with bf16, fp32, fp64"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from deepinfer.backend import OPERATORS, CallSpec, Contract, Numerics
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import ModelConfig
 from deepinfer.data import bundled_checkpoint
@@ -66,7 +66,7 @@ def run(numerics: Numerics, dtype: str) -> tuple[list[CallSpec], Seen]:
     seen = Seen()
     with Checkpoint.open(bundled_checkpoint()) as checkpoint:
         calls = model_calls(checkpoint.config, numerics, dtype, LIMITS)
-        engine = Engine.load(checkpoint, select(REFERENCE), options)
+        engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
         engine.operators = engine.operators.tapped(seen.tap)
         engine.backbone.operators = engine.operators
         tokens = np.arange(3, 3 + 2 * LENGTH, 2)

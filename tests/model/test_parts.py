@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Chunk, Engine, SamplingParams
 from tests.conftest import load_engine
@@ -169,7 +169,7 @@ def test_blocks_and_pages_of_the_canonical_size(small_engine: Engine) -> None:
     """128 and 16 tokens give the bits of 16 and 4."""
     tokens = random_tokens(small_engine, 127)
     with Checkpoint.open(small_engine.checkpoint.directory, progress=False) as checkpoint:
-        engine = Engine.load(checkpoint, select(REFERENCE), small_engine.options)
+        engine = Engine.load(checkpoint, select_backend(REFERENCE), small_engine.options)
         assert (engine.layout.block_tokens, engine.layout.page_tokens) == (128, 16)
         got = in_pieces(engine, tokens, [15, 16, 17, 90])
     assert_same_bits(got, whole(small_engine, tokens), "canonical blocks and pages")

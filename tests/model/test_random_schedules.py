@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Engine, EngineOptions
@@ -65,7 +65,7 @@ def test_random_schedule(seed: int, tmp_path: Path) -> None:
             block_tokens=2 * int(random.integers(1, 12)),
             page_tokens=int(random.integers(1, 20)),
         )
-        engine = Engine.load(checkpoint, select(REFERENCE), options, layout=layout)
+        engine = Engine.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
         tokens = random_tokens(engine, LENGTH, seed)
         cuts = [
             [],

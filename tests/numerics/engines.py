@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Chunk, Engine, EngineOptions, build_batch
 from tests.numerics.recording import LayerRecord, record_layers
@@ -25,7 +25,7 @@ def engine_of(path: Path, numerics: str, compute: str = "bf16") -> Iterator[Engi
         numerics=numerics, compute=compute, max_model_len=LENGTH, max_num_batched_tokens=LENGTH
     )
     with Checkpoint.open(path, progress=False) as checkpoint:
-        yield Engine.load(checkpoint, select(REFERENCE), options)
+        yield Engine.load(checkpoint, select_backend(REFERENCE), options)
 
 
 def random_prompt(engine: Engine, length: int, seed: int = 0) -> npt.NDArray[np.int64]:

@@ -38,13 +38,13 @@ def sample():
 
 watcher = threading.Thread(target=sample)
 watcher.start()
-from deepinfer.backend.registry import REFERENCE, select
+from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.engine import Engine, EngineOptions
 
 with Checkpoint.open(sys.argv[1], progress=False) as checkpoint:
     options = EngineOptions(max_model_len=256, max_num_batched_tokens=32)
-    engine = Engine.load(checkpoint, select(REFERENCE), options)
+    engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
     loaded, peak_of_loading = anonymous(), max(highest, anonymous())
     cache = engine.cache.open()
     logits = engine.extend(cache, engine.validate(list(range(3, 43))))

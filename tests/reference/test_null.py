@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from deepinfer.backend.registry import discover, refuse_null, select
+from deepinfer.backend.registry import discover, refuse_null, select_backend
 from deepinfer.backend.resolution import MISSING, NATIVE, Operators, resolve
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.source import FileSource
@@ -29,7 +29,7 @@ def load(checkpoint: Checkpoint, sequences: int) -> Engine:
     options = EngineOptions(
         numerics="infer", max_model_len=64, max_num_batched_tokens=512, max_num_seqs=sequences
     )
-    return Engine.load(checkpoint, select("null"), options)
+    return Engine.load(checkpoint, select_backend("null"), options)
 
 
 def shapes(value: Any) -> Any:
@@ -141,8 +141,8 @@ def test_null_is_usable_and_never_chosen_by_itself() -> None:
 
 
 def test_null_is_refused_unless_allowed() -> None:
-    selected = select("null")
+    selected = select_backend("null")
     with pytest.raises(UsageError, match=r"'null' computes nothing: .* --allow-null"):
         refuse_null(selected, False)
     refuse_null(selected, True)
-    refuse_null(select("reference"), False)
+    refuse_null(select_backend("reference"), False)

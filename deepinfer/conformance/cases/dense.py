@@ -11,7 +11,7 @@ import torch
 from deepinfer.backend import CallSpec, Fact, LinearSource
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.matrices import matrix, table
+from deepinfer.conformance.cases.matrices import lookup_table, matrix
 from deepinfer.conformance.cases.specs import (
     EPS,
     FEW_ROWS,
@@ -236,7 +236,7 @@ class Embed(OperatorSuite):
             ids[1] = ids[-1]
         return {
             "table": TableSource(
-                table(vocabulary, case.size("width"), str(case.fact("kind")), generator)
+                lookup_table(vocabulary, case.size("width"), str(case.fact("kind")), generator)
             ),
             "ids": ids,
             "dtype": COMPUTE_DTYPES[case.dtype],

@@ -11,7 +11,7 @@ from torch import Tensor
 from deepinfer.backend import CallSpec, Fact, NgramHash
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.hyper import SMALL
-from deepinfer.conformance.cases.matrices import table
+from deepinfer.conformance.cases.matrices import lookup_table
 from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call, read
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.stored import stored_matrix
@@ -177,7 +177,7 @@ class Gather(OperatorSuite):
         if rows.shape[0] > 2:
             rows[1] = rows[-1]
         return {
-            "table": TableSource(table(size, case.size("width"), kind, generator)),
+            "table": TableSource(lookup_table(size, case.size("width"), kind, generator)),
             "rows": rows,
             "dtype": COMPUTE_DTYPES[case.dtype],
         }

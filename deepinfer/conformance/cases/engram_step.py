@@ -11,7 +11,7 @@ from deepinfer.backend import Activation, CallSpec, EngramWeights, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.engram import gate_weight, heads_of, histories, ngram_hash
 from deepinfer.conformance.cases.hyper import stream_facts
-from deepinfer.conformance.cases.matrices import matrix, table
+from deepinfer.conformance.cases.matrices import lookup_table, matrix
 from deepinfer.conformance.cases.specs import EPS, FP8, ROWS, call, linear_call
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.rows import product
@@ -85,7 +85,7 @@ class EngramStep(OperatorSuite):
         hash = ngram_hash(orders, heads, case.size("modulus"), IDS, generator)
         columns = len(hash.primes)
         weights = EngramWeights(
-            table=TableSource(table(int(hash.primes.sum()), table_width, kind, generator)),  # type: ignore[arg-type]
+            table=TableSource(lookup_table(int(hash.primes.sum()), table_width, kind, generator)),  # type: ignore[arg-type]
             hash=hash,
             wkv=matrix((count + 1) * width, columns * table_width, kind, generator),  # type: ignore[arg-type]
             q_weight=gate_weight(count, width, generator),

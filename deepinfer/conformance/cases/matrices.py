@@ -52,7 +52,7 @@ def _scales(
     return scales.to(torch.uint8)
 
 
-def table(
+def lookup_table(
     rows: int, columns: int, kind: str, generator: torch.Generator, values: str = "normal"
 ) -> LinearSource:
     """A table whose rows are gathered; fp8 tables have a scale per row and 32 columns."""

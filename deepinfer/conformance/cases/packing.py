@@ -14,7 +14,7 @@ import torch
 from deepinfer.backend import Activation, CallSpec, Contract, Fact
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.matrices import matrix, table
+from deepinfer.conformance.cases.matrices import lookup_table, matrix
 from deepinfer.conformance.cases.specs import call, linear_call
 from deepinfer.conformance.oracles.stored import stored_matrix
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
@@ -106,7 +106,7 @@ class PackTable(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         vocabulary, width = case.size("vocabulary"), case.size("width")
-        source = table(vocabulary, width, str(case.fact("weight")), generator, case.values)
+        source = lookup_table(vocabulary, width, str(case.fact("weight")), generator, case.values)
         return {
             "table": TableSource(source),
             "rows": torch.arange(vocabulary).flip(0),

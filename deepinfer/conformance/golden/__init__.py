@@ -2,6 +2,6 @@
 
 from deepinfer.conformance.golden.command import run_golden
 from deepinfer.conformance.golden.data import COMPUTES
-from deepinfer.conformance.golden.report import Item, Measure, Report
+from deepinfer.conformance.golden.report import GoldenReport, Item, Measure
 
-__all__ = ["COMPUTES", "Item", "Measure", "Report", "run_golden"]
+__all__ = ["COMPUTES", "GoldenReport", "Item", "Measure", "run_golden"]

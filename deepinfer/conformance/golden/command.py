@@ -24,7 +24,7 @@ from deepinfer.conformance.golden.greedy import check_greedy
 from deepinfer.conformance.golden.layers import check_layers
 from deepinfer.conformance.golden.logits import check_logits
 from deepinfer.conformance.golden.operators import check_operators
-from deepinfer.conformance.golden.report import Item, Report
+from deepinfer.conformance.golden.report import GoldenReport, Item
 from deepinfer.engine import Engine, EngineOptions
 from deepinfer.errors import UsageError
 
@@ -38,7 +38,7 @@ def run_golden(
     strict: bool = False,
     on_item: Callable[[Item], None] | None = None,
     on_engine: Callable[[Engine], None] | None = None,
-) -> Report:
+) -> GoldenReport:
     """Compare a backend with all golden data of a directory, always in REF numerics.
 
     computes: "fp32" and "bf16", or one of them. strict: a model that needs a fallback fails.
@@ -49,7 +49,7 @@ def run_golden(
     if unknown:
         raise UsageError(f"compute is {unknown[0]!r}; allowed: {', '.join(COMPUTES)}")
     data = GoldenData.open(directory)
-    report = Report(require_all=require_all)
+    report = GoldenReport(require_all=require_all)
     for item in _items(data, selected, computes, strict, on_engine):
         report.items.append(item)
         if on_item is not None:

@@ -24,7 +24,7 @@ from deepinfer.backend.resolution import Tap
 from deepinfer.cache import SequenceCache
 from deepinfer.conformance.golden.comparison import attempt, compared, equal
 from deepinfer.conformance.golden.data import LOGITS, GoldenModel, Tensors
-from deepinfer.conformance.golden.judgement import LayerJudge
+from deepinfer.conformance.golden.layer_comparison import LayerComparison
 from deepinfer.conformance.golden.report import Item
 from deepinfer.conformance.golden.seen import Seen
 from deepinfer.conformance.golden.selections import kept_blocks
@@ -71,7 +71,7 @@ class _Prompt:
         self.dtype = engine.options.dtype
         self.pools = engine.pools
         self.hashes: dict[int, Tensor] = {}
-        self.judge = LayerJudge(data, self.text, prompt, compute)
+        self.comparison = LayerComparison(data, self.text, prompt, compute)
 
     def run(self) -> Iterator[Item]:
         self.engine.cache.reserve(self.cache, len(self.ids))
@@ -96,7 +96,7 @@ class _Prompt:
         seen = self._run_layer(layer)
         for name in sorted(wanted):
             label = f"{self.name}/L{index}/{name}"
-            check = functools.partial(self.judge.items, label, layer.plan, name, seen)
+            check = functools.partial(self.comparison.items, label, layer.plan, name, seen)
             yield from attempt(label, self.compute, check)
 
     def _run_layer(self, layer: LayerWeights) -> Seen:
@@ -193,7 +193,7 @@ class _Prompt:
         yield self._close("final_hidden", got, self.get("final_hidden"))
 
     def _close(self, name: str, got: Tensor, want: Tensor) -> Item:
-        return compared(f"{self.name}/{name}", self.compute, got, want, self.judge.close)
+        return compared(f"{self.name}/{name}", self.compute, got, want, self.comparison.close)
 
     def _hash_ids(self) -> Iterator[Item]:
         got = torch.stack([self.hashes[layer] for layer in self.text.engram_layer_ids], dim=1)

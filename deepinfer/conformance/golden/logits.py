@@ -116,7 +116,7 @@ def allow_one(items: list[Item], compute: str) -> list[Item]:
     Only a number may exceed a limit: NaN, another shape or an error is never allowed. And one
     prompt is an exception only where another one keeps the rule.
     """
-    failed = [place for place, item in enumerate(items) if item.verdict == FAILED]
+    failed = [place for place, item in enumerate(items) if item.outcome == FAILED]
     if compute != "fp32" or len(failed) != 1 or len(items) < 2:
         return items
     place = failed[0]
@@ -124,5 +124,5 @@ def allow_one(items: list[Item], compute: str) -> list[Item]:
     if not item.measured:
         return items
     note = "; ".join(part for part in (item.note, "one exception per checkpoint") if part)
-    allowed = dataclasses.replace(item, verdict=ALLOWED, note=note)
+    allowed = dataclasses.replace(item, outcome=ALLOWED, note=note)
     return [*items[:place], allowed, *items[place + 1 :]]

@@ -40,16 +40,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class Item:
-    """One comparison: where it comes from, what was measured, and the verdict.
+    """One comparison: where it comes from, what was measured, and the outcome.
 
-    component: "text", "draft" or "vision". verdict: passed, failed, not covered, or allowed (a
+    component: "text", "draft" or "vision". outcome: passed, failed, not covered, or allowed (a
     limit was missed inside the number of exceptions that the data's rules allow).
     """
 
     name: str
     compute: str
     measures: tuple[Measure, ...]
-    verdict: str
+    outcome: str
     component: str = "text"
     note: str = ""
 
@@ -58,8 +58,8 @@ class Item:
         """Judge by all measures; an item without a measure is a programmer's error."""
         if not measures:
             raise ValueError(f"{name}: nothing was measured")
-        verdict = PASSED if all(measure.passed for measure in measures) else FAILED
-        return cls(name, compute, measures, verdict, note=note)
+        outcome = PASSED if all(measure.passed for measure in measures) else FAILED
+        return cls(name, compute, measures, outcome, note=note)
 
     @classmethod
     def broken(cls, name: str, compute: str, note: str) -> Item:
@@ -82,20 +82,20 @@ class Item:
             "name": self.name,
             "compute": self.compute,
             "measures": [measure.to_dict() for measure in self.measures],
-            "verdict": self.verdict,
+            "outcome": self.outcome,
             "component": self.component,
             "note": self.note,
         }
 
     def __str__(self) -> str:
-        parts = [f"{self.verdict:<11}", f"{self.compute:<4}", self.name]
+        parts = [f"{self.outcome:<11}", f"{self.compute:<4}", self.name]
         if self.measures:
             parts.append(f"[{'; '.join(str(measure) for measure in self.measures)}]")
         return " ".join(parts) + (f" ({self.note})" if self.note else "")
 
 
 @dataclass
-class Report:
+class GoldenReport:
     """All items of one run. require_all: uncovered items count as failed."""
 
     items: list[Item] = field(default_factory=list)
@@ -103,9 +103,9 @@ class Report:
 
     def counts(self) -> tuple[int, int, int]:
         """(covered, failed, not covered); failed ones are counted as covered too."""
-        covered = sum(item.verdict != NOT_COVERED for item in self.items)
-        failed = sum(item.verdict == FAILED for item in self.items)
-        uncovered = [item for item in self.items if item.verdict == NOT_COVERED]
+        covered = sum(item.outcome != NOT_COVERED for item in self.items)
+        failed = sum(item.outcome == FAILED for item in self.items)
+        uncovered = [item for item in self.items if item.outcome == NOT_COVERED]
         counted = [i for i in uncovered if self.require_all or i.component not in BUILT_LATER]
         return covered, failed + len(counted), len(uncovered)
 

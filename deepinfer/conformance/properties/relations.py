@@ -16,7 +16,7 @@ from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Failure, Verdict
 from deepinfer.conformance.check import check_batches, check_case
 from deepinfer.conformance.compare import compare
-from deepinfer.conformance.judging import Found, Wrong, judge
+from deepinfer.conformance.judging import CheckFailed, Found, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import Arguments, OperatorSuite, generator_of
 from deepinfer.conformance.tolerances import EXACT
@@ -36,28 +36,28 @@ class Relation:
 
 
 def _between(holds: Holds, *operators: str) -> Relation:
-    """A relation between calls of the backend. `holds` raises `Wrong`."""
+    """A relation between calls of the backend. `holds` raises `CheckFailed`."""
 
     def check(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:
         def work(found: Found) -> None:
-            table = subject.table(suite.calls(case))
-            found.provider = suite.provider(case, table)
+            operators = subject.operators(suite.calls(case))
+            found.provider = suite.provider(case, operators)
             arguments = suite.inputs(case, generator_of(case))
 
             def call(given: Arguments) -> Any:
-                placed = World(table).place(given)
-                result = suite.run(table, placed)
-                table.synchronise()
+                placed = World(operators).place(given)
+                result = suite.run(operators, placed)
+                operators.synchronise()
                 return suite.outputs(case, result, placed) if result is not None else placed
 
-            holds(case, table, arguments, call)
+            holds(case, operators, arguments, call)
 
         return judge(case, work)
 
     return Relation(check, frozenset(operators))
 
 
-def _idempotent(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
+def _idempotent(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
     """Values that were quantised once are quantised to themselves."""
     scheme, dtype = arguments["scheme"], arguments["x"].dtype
     if scheme is None or not bool(torch.isfinite(arguments["x"]).all()):
@@ -73,7 +73,7 @@ def _idempotent(case: Case, table: Operators, arguments: Arguments, call: Call) 
         _same(through(once), once, "quantised twice and once")
 
 
-def _monotone(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
+def _monotone(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
     """Within a group, a larger value is never quantised to a smaller one."""
     x, scheme = arguments["x"], arguments["scheme"]
     if scheme is None or not bool(torch.isfinite(x).all()):
@@ -84,10 +84,12 @@ def _monotone(case: Case, table: Operators, arguments: Arguments, call: Call) ->
     read = dequantise(codes, scales, scheme, torch.float64).view(groups.shape)
     if bool((read.diff(dim=-1) < 0).any()):
         place = torch.nonzero(read.diff(dim=-1) < 0)[0].tolist()
-        raise Wrong(Failure.NUMBERS, f"a larger value was quantised to a smaller one at {place}")
+        raise CheckFailed(
+            Failure.NUMBERS, f"a larger value was quantised to a smaller one at {place}"
+        )
 
 
-def _nested(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
+def _nested(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
     """What is chosen with k is chosen with k + 1 too."""
     few, more = (call({**arguments, "k": arguments["k"] + extra}) for extra in (0, 1))
     name = "ids" if "ids" in few else "out"
@@ -97,38 +99,38 @@ def _nested(case: Case, table: Operators, arguments: Arguments, call: Call) -> N
         lost = set(chosen) - set(wider) - {-1}
         if lost:
             k = arguments["k"]
-            raise Wrong(
+            raise CheckFailed(
                 Failure.NUMBERS,
                 f"row {row}: {sorted(lost)} is chosen with k = {k} and not with k = {k + 1}",
             )
 
 
-def _returned(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
+def _returned(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
     """Images that come back to their blocks leave the pool as it was."""
-    placed = World(table).place(arguments)
+    placed = World(operators).place(arguments)
     before = placed["pool"].data.cpu().clone()
-    images = table.export(placed["pool"], placed["blocks"]).clone()
+    images = operators.export(placed["pool"], placed["blocks"]).clone()
     placed["pool"].data[:, : arguments["pool"].image_bytes] ^= 0x5A
     moved = torch.isin(torch.arange(len(before)), arguments["blocks"])
-    table.import_(placed["pool"], placed["blocks"], images)
-    table.synchronise()
+    operators.import_(placed["pool"], placed["blocks"], images)
+    operators.synchronise()
     after = placed["pool"].data.cpu()
     image = slice(0, arguments["pool"].image_bytes)
     _same(after[moved, image], before[moved, image], "exported and imported")
 
 
-def _reread(case: Case, table: Operators, arguments: Arguments, call: Call) -> None:
+def _reread(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
     """Entries that are read and stored again are read as before."""
     values = arguments["values"]
     if not bool(torch.isfinite(values).all()):
         return
     read = []
     for _ in range(2):
-        placed = World(table).place({**arguments, "values": values})
-        table.store(placed["values"], placed["region"], placed["entries"], placed["batch"])
+        placed = World(operators).place({**arguments, "values": values})
+        operators.store(placed["values"], placed["region"], placed["entries"], placed["batch"])
         batch, entries = placed["batch"], placed["entries"]
-        values = table.load(placed["region"], batch.sequence, entries, batch, values.dtype)
-        table.synchronise()
+        values = operators.load(placed["region"], batch.sequence, entries, batch, values.dtype)
+        operators.synchronise()
         values = values.cpu()
         read.append(values)
     if bool(torch.isfinite(read[0]).all()):
@@ -138,7 +140,7 @@ def _reread(case: Case, table: Operators, arguments: Arguments, call: Call) -> N
 def _same(got: Tensor, want: Tensor, what: str) -> None:
     found = compare(what, got, want, EXACT)
     if not found.kept:
-        raise Wrong(found.failure, found.message)
+        raise CheckFailed(found.failure, found.message)
 
 
 def _drawn(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:

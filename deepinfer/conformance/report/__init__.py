@@ -2,6 +2,6 @@
 
 from deepinfer.conformance.report.compared import compare_reports
 from deepinfer.conformance.report.page import page
-from deepinfer.conformance.report.table import table
+from deepinfer.conformance.report.terminal import terminal_text
 
-__all__ = ["compare_reports", "page", "table"]
+__all__ = ["compare_reports", "page", "terminal_text"]

@@ -6,7 +6,7 @@ import html
 from collections import Counter
 
 from deepinfer.conformance.case import Outcome, Verdict
-from deepinfer.conformance.document import Report, by_operator, work_of
+from deepinfer.conformance.document import SuiteReport, by_operator, work_of
 
 SLOWEST = 20
 BUCKETS = 10
@@ -26,7 +26,7 @@ code { font-size: 0.85em; word-break: break-all; }
 """
 
 
-def page(report: Report) -> str:
+def page(report: SuiteReport) -> str:
     """The whole document."""
     assert report.claims is not None
     environment = report.environment
@@ -63,7 +63,7 @@ def page(report: Report) -> str:
     )
 
 
-def _operators(report: Report) -> str:
+def _operators(report: SuiteReport) -> str:
     rows = [
         "<table id='operators'><tr><th>operator</th><th>provider</th><th class='n'>passed</th>"
         "<th>not passed</th><th>share of the limits used, 0 to 100 %</th>"
@@ -95,7 +95,7 @@ def _bars(shares: list[float]) -> str:
     return f"<span class='bars'>{bars}</span>"
 
 
-def _failures(report: Report) -> list[str]:
+def _failures(report: SuiteReport) -> list[str]:
     bad = [verdict for verdict in report.verdicts if verdict.outcome is not Outcome.PASSED]
     if not bad:
         return []
@@ -119,7 +119,7 @@ def _row(verdict: Verdict) -> str:
     )
 
 
-def _timings(report: Report) -> list[str]:
+def _timings(report: SuiteReport) -> list[str]:
     """Timed cases, those with most work first."""
     timed = [verdict for verdict in report.verdicts if verdict.timing is not None]
     if report.ceilings is None or not timed:
@@ -150,7 +150,7 @@ def _timings(report: Report) -> list[str]:
     ]
 
 
-def _slowest(report: Report) -> str:
+def _slowest(report: SuiteReport) -> str:
     slow = sorted(report.verdicts, key=lambda verdict: -verdict.seconds)[:SLOWEST]
     rows = "".join(
         f"<tr><td class='n'>{verdict.seconds:.3f}</td><td><code>{_text(verdict.case.id)}</code>"

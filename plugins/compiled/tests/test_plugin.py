@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deepinfer.backend import CallSpec
-from deepinfer.backend.registry import Selected, select
+from deepinfer.backend.registry import Selected, select_backend
 
 NAME = "compiled"
 
@@ -13,7 +13,7 @@ NAME = "compiled"
 @pytest.fixture
 def selected() -> Selected:
     """The installed backend, whether or not this machine has a compiler."""
-    return select(NAME, require=False)
+    return select_backend(NAME, require=False)
 
 
 def test_the_entry_point_is_found(selected: Selected) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from deepinfer.conformance.case import Outcome, Verdict
-from deepinfer.conformance.document import Report, by_operator, work_of
+from deepinfer.conformance.document import SuiteReport, by_operator, work_of
 
 MOST_FAILURES = 20
 MICRO = 1e6
 
 
-def table(report: Report) -> str:
+def terminal_text(report: SuiteReport) -> str:
     """The whole text."""
     environment = report.environment
     lines = [
@@ -45,7 +45,7 @@ def _failures(verdicts: list[Verdict]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _timings(report: Report) -> list[str]:
+def _timings(report: SuiteReport) -> list[str]:
     """The largest timed case of each operator: its time, and how near it comes to the device."""
     if report.ceilings is None:
         return []

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from deepinfer.bench.environment import describe, finish
-from deepinfer.bench.report import Report, Series, by_round, render
+from deepinfer.bench.measurements import Measurements, Series, by_round, render
 
 
-def report() -> Report:
-    made = Report("host", {"steps": 3}, describe(None), notes=["a note to read"])
+def report() -> Measurements:
+    made = Measurements("host", {"steps": 3}, describe(None), notes=["a note to read"])
     finish(made.environment)
     made.add("step", "ms", [3.0, 1.0, 2.0], sequences=1)
     made.add("step", "ms", [30.0, 10.0], sequences=64)

@@ -1,4 +1,4 @@
-"""`Report`: what one benchmark measured, where, and how; as JSON and as a table."""
+"""`Measurements`: what one benchmark measured, where, and how; as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass
-class Report:
+class Measurements:
     """One run of one benchmark.
 
     settings: its options. environment: see `environment.describe`. notes: what a reader must know
@@ -97,7 +97,7 @@ def by_round(
     return [combine(a, b) for a, b in zip(later, first, strict=True)]
 
 
-def render(report: Report) -> RenderableType:
+def render(report: Measurements) -> RenderableType:
     """The report as a table of medians and spreads, one row per series."""
     names = list(dict.fromkeys(name for series in report.series for name in series.conditions))
     title = f"deepinfer bench {report.benchmark}"

@@ -41,7 +41,7 @@ _SCHEMES = {
 }
 
 
-class LayerJudge:
+class LayerComparison:
     """Judges the values of a prompt's layers against its stored ones."""
 
     def __init__(self, data: Tensors, text: TextConfig, prompt: str, compute: str) -> None:
