@@ -7,8 +7,8 @@
 #
 # Uses the active virtual environment, else .venv beside this file, which it makes if need be. May be
 # run again at any time; with everything installed already it needs no network: the build backend
-# lives in the environment (--no-build-isolation), so pip has nothing to look up. `test` fetches what
-# the recipe of examples/nano needs, each time.
+# lives in the environment (--no-build-isolation), so pip has nothing to look up. `test` goes on in
+# .venv-3.12 with what a Python 3.12 can check, where there is one (.ci/with-python).
 #
 # DEEPINFER_ACCELERATOR names the accelerator to set up for (default: reference, part of the core).
 # The device of any other one must be here, unless --no-device says to install and to compile ahead
@@ -236,15 +236,13 @@ compiled_plugin() {
     return $status
 }
 
-# The tests of the recipe that need NVIDIA NeMo, which is installed beside the environment too and
-# without its own requirements: they are large and of no use here (examples/nano/README.md).
-recipe() {
-    local site status=0
-    site=$(mktemp -d)
-    pip install --quiet --no-deps --target "$site" --requirement examples/nano/requirements.txt &&
-        PYTHONPATH=$site OMP_NUM_THREADS=1 pytest --quiet tests/nano/test_network.py || status=$?
-    rm -rf -- "$site"
-    return $status
+# Another version of Python, unless the environment has it and everything above ran with it.
+other_python() { # VERSION
+    if "$python" -I -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$1"; then
+        say "left out: this environment is Python $1, all stages ran with it"
+    else
+        .ci/with-python "$1"
+    fi
 }
 
 case $verb in
@@ -257,14 +255,14 @@ case $verb in
         stage "ruff check" ruff check .
         stage "ruff format" ruff format --check .
         stage "mypy" mypy
-        stage "pytest" env OMP_NUM_THREADS=1 pytest --numprocesses "$(test_processes)" --dist loadfile "$@"
+        stage "pytest" env OMP_NUM_THREADS=1 pytest --numprocesses "$(test_processes)" --dist loadfile --durations=15 "$@"
         stage "golden" golden
         stage "conformance of the reference" deepinfer conformance --accelerator reference --workers 2
         stage "conformance of plugins/compiled" compiled_plugin
-        stage "recipe of the nano checkpoint" recipe
         stage "run.py" env DEEPINFER_ACCELERATOR=reference "$python" run.py
         stage "examples/offline_inference.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/offline_inference.py
         stage "examples/streaming.py" env DEEPINFER_ACCELERATOR=reference "$python" examples/streaming.py
+        stage "Python 3.12" other_python 3.12
         echo
         [ ${#failed[@]} -eq 0 ] || fail 1 "failed: $(printf '%s; ' "${failed[@]}")all else passed (total $SECONDS s)"
         say "all stages passed in $SECONDS s"

@@ -34,6 +34,12 @@ EngineOf = Callable[[str, str], Engine]
 """`engine_of(numerics, compute)`."""
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What is marked `soak` is slow: `-m "not slow"` replaces the `-m "not soak"` of addopts."""
+    if item.get_closest_marker("soak") is not None:
+        item.add_marker("slow")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)

@@ -1,4 +1,7 @@
-"""The recipe's forward pass and training, over NeMo's modules; skipped where NeMo is not there."""
+"""The recipe's forward pass and training, over NeMo's modules.
+
+Only `pytest -m soak` runs them, where NeMo is installed (examples/nano/README.md).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from examples.nano.batches import Batches, Mixture
 from examples.nano.convert import nemo_value
 
 pytest.importorskip("nemo_automodel")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("default")]
 
 from examples.nano import convert, draft  # noqa: E402
 from examples.nano.draft import Draft, look  # noqa: E402

@@ -125,7 +125,7 @@ def test_run_hands_its_arguments_to_run_py(prepared: Environment, checkout: Path
     assert "--model_name" in done.stdout
 
 
-@pytest.mark.parametrize("script", ["build.sh", ".ci/run"])
+@pytest.mark.parametrize("script", ["build.sh", ".ci/run", ".ci/with-python"])
 def test_shell_syntax(script: str) -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(["bash", "-n", root / script], capture_output=True, text=True)
