@@ -168,7 +168,7 @@ def _launch(command: Callable[[], int | None]) -> int:
 
 def _crashed(error: Exception) -> int:
     """A defect of ours: Python's own trace of it, or one JSON object; the exit status."""
-    if not _in_json():
+    if not in_json():
         raise error
     trace = "".join(traceback.format_exception(error))
     said = json_line(f"{type(error).__name__}: {error}", "critical", exception=trace)
@@ -219,14 +219,14 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _in_json() -> bool:
-    """Is every line on stderr a JSON object, as those of the logs are?"""
+def in_json() -> bool:
+    """Is every line on stderr a JSON object, as those of the logs are (DEEPINFER_LOG_FORMAT)?"""
     return os.environ.get("DEEPINFER_LOG_FORMAT") == "json"
 
 
 def _say(text: str) -> None:
     """An error on stderr: `error: ...`, or one JSON object."""
-    line = json_line(text.removeprefix("error: "), "error") if _in_json() else text
+    line = json_line(text.removeprefix("error: "), "error") if in_json() else text
     sys.stderr.write(f"{line}\n")
 
 
@@ -273,9 +273,9 @@ def _plain_warnings() -> Iterator[None]:
     ) -> str:
         if not Path(filename).is_relative_to(HERE / CONTESTED):
             text = usual(message, category, filename, lineno, line)
-            return json_line(text.strip(), "warning") + "\n" if _in_json() else text
+            return json_line(text.strip(), "warning") + "\n" if in_json() else text
         text = printable(str(message))
-        return (json_line(text, "warning") if _in_json() else f"warning: {text}") + "\n"
+        return (json_line(text, "warning") if in_json() else f"warning: {text}") + "\n"
 
     warnings.formatwarning = plain
     try:

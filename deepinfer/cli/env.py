@@ -105,7 +105,7 @@ def _row(variable: Variable, environ: Mapping[str, str]) -> Row:
         str(variable.status),
         variable.effect,
         variable.kind.name,
-        variable.unset,
+        variable.default,
         error,
         warning,
     )

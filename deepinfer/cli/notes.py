@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deepinfer.errors import DeepInferError
-from deepinfer.settings import environment
-from deepinfer_launcher import json_line, printable
+from deepinfer_launcher import in_json, json_line, printable
 
-
-def in_json() -> bool:
-    """Is every line on stderr a JSON object (DEEPINFER_LOG_FORMAT=json)?"""
-    return environment.text("DEEPINFER_LOG_FORMAT") == "json"
+__all__ = ["errors_as_json", "in_json", "note"]
 
 
 def note(text: str, level: str = "info") -> None:

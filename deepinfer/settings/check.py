@@ -62,21 +62,20 @@ def refusal(reading: Reading) -> str | None:
     if (
         reading.origin is Origin.DEFAULT
         or variable.status is not Status.NOT_BUILT
-        or variable.asks_nothing(reading.value)
+        or variable.changes_nothing(reading.value)
     ):
         return None
-    accepted = [shown(value) for value in variable.holds or (variable.default,)]
-    instead = " or ".join(f"set {text}" for text in accepted if text)
+    default = shown(variable.default)
     return (
         f"{variable.name} is {shown(reading.value)!r}: {variable.feature} is not built yet; "
-        f"unset it{f' or {instead}' if instead else ''}"
+        f"unset it{f' or set {default}' if default else ''}"
     )
 
 
 def remark(reading: Reading, backend: BackendSettings | None = None) -> str | None:
     """The warning about a value that has no effect here; None where there is none to give."""
     variable = reading.variable
-    if reading.origin is Origin.DEFAULT or variable.asks_nothing(reading.value):
+    if reading.origin is Origin.DEFAULT or variable.changes_nothing(reading.value):
         return None
     if variable.status is Status.NOT_NEEDED:
         return f"{variable.name} is ignored: not needed, {variable.feature}"

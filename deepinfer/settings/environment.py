@@ -1,8 +1,12 @@
-"""Environment variables of the core: their names and how their text is read."""
+"""One variable of the process's environment, read now: for what runs before there are `Settings`.
+
+The kinds and defaults are those of the catalogue. Another variable with a wrong value does not
+matter here.
+"""
 
 from __future__ import annotations
 
-import os
+from deepinfer.settings.settings import Settings
 
 ACCELERATOR = "DEEPINFER_ACCELERATOR"
 SKIP_BACKENDS = "DEEPINFER_SKIP_BACKENDS"
@@ -10,19 +14,17 @@ STRICT_OPERATORS = "DEEPINFER_STRICT_OPERATORS"
 MODEL_DIRECTORY = "DEEPINFER_HF_MODEL_DIR"
 GOLDEN_DIRECTORY = "DEEPINFER_GOLDEN_DIR"
 
-FALSE = ("", "0", "false", "False")
-
 
 def text(name: str) -> str | None:
-    """The variable's value; None where it is unset or empty."""
-    return os.environ.get(name) or None
+    """The value of a text or path; None where it is unset or empty."""
+    return Settings.of(name).text(name)
 
 
 def flag(name: str) -> bool:
-    """A switch: off for "", "0", "false" and "False", on for anything else."""
-    return os.environ.get(name, "") not in FALSE
+    """The value of a switch."""
+    return Settings.of(name).flag(name)
 
 
 def names(name: str) -> tuple[str, ...]:
-    """A comma-separated list; empty parts are dropped."""
-    return tuple(part.strip() for part in os.environ.get(name, "").split(",") if part.strip())
+    """The value of a list of names."""
+    return Settings.of(name).names(name)

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepinfer.settings.environment import FALSE
+FALSE = ("", "0", "false", "False")
+"""Texts that switch something off; any other text switches it on."""
 
 TokenRange = tuple[int, int]
 """First and last token id of a closed range."""

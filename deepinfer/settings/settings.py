@@ -3,8 +3,8 @@
     settings = Settings.from_environment()
     settings.flag("DEEPINFER_STRICT_OPERATORS")
 
-The registry behind it: `table` (this version), `later` (features to come),
-`unused` (vendor plumbing). `check.check` judges what was set.
+The variables are those of `catalogue` and those that backends register. `check.check` says which
+values are refused or ignored.
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from deepinfer.errors import BackendContractError, UsageError
+from deepinfer.settings.catalogue import VARIABLES
 from deepinfer.settings.kinds import TEXT, Value
-from deepinfer.settings.later import DECODING, MULTIMODAL, PARALLELISM
-from deepinfer.settings.table import ENGINE, OWN
-from deepinfer.settings.unused import UNUSED
 from deepinfer.settings.variables import Status, Variable
 
 PREFIX = "DEEPINFER_"
-
-VARIABLES: Mapping[str, Variable] = MappingProxyType(
-    {
-        variable.name: variable
-        for table in (OWN, ENGINE, DECODING, PARALLELISM, MULTIMODAL, UNUSED)
-        for variable in table
-    }
-)
-"""Every variable that the core knows, by name."""
 
 
 class BackendSetting(Protocol):
@@ -78,7 +67,7 @@ def read(variable: Variable, environ: Mapping[str, str]) -> Reading:
     """Read one variable; UsageError with name, value and what is allowed."""
     text = environ.get(variable.name)
     if text is None:
-        return Reading(variable, variable.unset, Origin.DEFAULT)
+        return Reading(variable, variable.default, Origin.DEFAULT)
     try:
         return Reading(variable, variable.kind.read(text), Origin.ENVIRONMENT)
     except ValueError:
@@ -103,9 +92,8 @@ def known_variables(backends: Iterable[BackendSettings] = ()) -> dict[str, Varia
                     setting.name,
                     TEXT if present is None else present.kind,
                     _default(setting, present),
-                    setting.effect,
                     Status.WORKS,
-                    wired=True,
+                    setting.effect,
                     owner=backend.name,
                 )
             elif setting.name in VARIABLES and VARIABLES[setting.name] is present:
@@ -171,6 +159,14 @@ class Settings:
             raise UsageError("\n".join(wrong))
         return cls(MappingProxyType(readings), tuple(unknown_names(environ, known)))
 
+    @classmethod
+    def of(cls, name: str) -> Settings:
+        """One variable of the core alone, from the process's environment; KeyError for another.
+
+        Raises UsageError where its value is not allowed.
+        """
+        return cls(MappingProxyType({name: read(VARIABLES[name], os.environ)}))
+
     def reading(self, name: str) -> Reading:
         """The reading of a registered variable; KeyError for a name that nobody registers."""
         if name not in self.readings:
@@ -219,6 +215,16 @@ class Settings:
         if not isinstance(value, str | None):
             raise _other(name, value, "a text")
         return value
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """The value of a list of names."""
+        value = self.value(name)
+        if not isinstance(value, tuple):
+            raise _other(name, value, "a list of names")
+        words = tuple(part for part in value if isinstance(part, str))
+        if len(words) != len(value):
+            raise _other(name, value, "a list of names")
+        return words
 
     def token_ranges(self, name: str) -> tuple[tuple[int, int], ...]:
         """The value of a list of closed ranges of token ids."""

@@ -1,7 +1,8 @@
-"""`Variable`: what is known of one environment variable, and what it does today."""
+"""`Variable`: what is known of one environment variable, and what becomes of a value."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,12 +14,15 @@ CORE = "core"
 class Status(StrEnum):
     """What becomes of a value that is set.
 
-    WORKS: it has its effect. NOT_BUILT: the feature is missing; a value that asks for it is an
-    error. NO_MEANING: nothing here has what it tunes; one warning, unless the selected backend
-    registers it. NOT_NEEDED: the engine does without; one warning.
+    WORKS: code reads it and acts on it. NO_EFFECT: every value is accepted, and none changes
+    anything. NOT_BUILT: the feature is missing, so any value but the default is an error.
+    NO_MEANING: it tunes something that the core does not have, so it is ignored with one warning,
+    unless the selected backend registers it. NOT_NEEDED: the engine works without it, so it is
+    ignored with one warning.
     """
 
     WORKS = "works"
+    NO_EFFECT = "no effect"
     NOT_BUILT = "not built"
     NO_MEANING = "no meaning"
     NOT_NEEDED = "not needed"
@@ -28,84 +32,64 @@ class Status(StrEnum):
 class Variable:
     """One environment variable.
 
-    default: the value where it is unset. effect: one sentence. decided: its status once everything
-    that is planned for it works. feature: what is missing while it does not. wired: code reads it
-    and acts on it; set it in the change that does so, until then `status` is NOT_BUILT. holds:
-    values that ask for nothing beyond what is so already, accepted in silence while the feature is
-    missing (empty: the default; the first is in force while the variable is unset) or although
-    the variable has no meaning. inert: every value is such a value. owner: "core" or the names of
-    backends.
+    default: the value in force while the variable is unset. effect: one sentence. feature: what is
+    not built, or why the variable is not needed. owner: "core" or the names of backends.
     """
 
     name: str
     kind: Kind
     default: Value
+    status: Status
     effect: str
-    decided: Status
     feature: str = ""
-    wired: bool = False
-    holds: tuple[Value, ...] = ()
-    inert: bool = False
     owner: str = CORE
 
-    @property
-    def status(self) -> Status:
-        """What becomes of a value today."""
-        if self.decided is Status.WORKS and not self.wired:
-            return Status.NOT_BUILT
-        return self.decided
+    def changes_nothing(self, value: Value) -> bool:
+        """Whether the engine does what this value asks for, although its feature is missing.
 
-    @property
-    def unset(self) -> Value:
-        """What holds today where the variable is unset."""
-        if self.status is Status.NOT_BUILT and self.holds:
-            return self.holds[0]
-        return self.default
-
-    def asks_nothing(self, value: Value) -> bool:
-        """Whether a value that was set asks only for what is so already."""
-        if self.status is Status.WORKS or self.inert:
-            return True
-        if self.status is Status.NOT_BUILT and not self.holds:
-            return value == self.default
-        return value in self.holds
+        That is so for the default of a feature that is not built. An ignored variable warns even at
+        its default, unless the default switches something off.
+        """
+        match self.status:
+            case Status.WORKS | Status.NO_EFFECT:
+                return True
+            case Status.NOT_BUILT:
+                return value == self.default
+            case Status.NO_MEANING | Status.NOT_NEEDED:
+                return value == self.default == 0
 
 
-def works(
-    name: str,
-    kind: Kind,
-    default: Value,
-    effect: str,
-    feature: str,
-    *holds: Value,
-    wired: bool = False,
-) -> Variable:
-    """A variable of this version. Until it is wired, it is treated as not built."""
-    return Variable(name, kind, default, effect, Status.WORKS, feature, wired, holds)
+Row = tuple[str, Kind, Value, str]
+"""Name, kind, default and effect of a variable."""
 
 
-def not_built(
-    name: str,
-    kind: Kind,
-    default: Value,
-    effect: str,
-    feature: str,
-    *holds: Value,
-    inert: bool = False,
-) -> Variable:
-    """A variable of a feature that a later version brings."""
-    return Variable(
-        name, kind, default, effect, Status.NOT_BUILT, feature, holds=holds, inert=inert
-    )
+def works(*rows: Row) -> list[Variable]:
+    """Variables whose value has its effect."""
+    return _variables(Status.WORKS, rows)
 
 
-def no_meaning(name: str, kind: Kind, default: Value, effect: str, *holds: Value) -> Variable:
-    """A variable that tunes what only some devices or libraries have. A backend may register it."""
-    return Variable(name, kind, default, effect, Status.NO_MEANING, holds=holds)
+def no_effect(*rows: Row) -> list[Variable]:
+    """Variables that are accepted without effect: the engine does the same for every value."""
+    return _variables(Status.NO_EFFECT, rows)
 
 
-def not_needed(
-    name: str, kind: Kind, default: Value, effect: str, feature: str, *holds: Value
-) -> Variable:
-    """A variable that this engine does without; `feature` says why."""
-    return Variable(name, kind, default, effect, Status.NOT_NEEDED, feature, holds=holds)
+def not_built(feature: str, *rows: Row) -> list[Variable]:
+    """Variables of a feature that a later version brings."""
+    return _variables(Status.NOT_BUILT, rows, feature)
+
+
+def no_meaning(*rows: Row) -> list[Variable]:
+    """Variables that tune what only some devices or libraries have. A backend may register one."""
+    return _variables(Status.NO_MEANING, rows)
+
+
+def not_needed(reason: str, *rows: Row) -> list[Variable]:
+    """Variables of the vendor's engine that this engine works without."""
+    return _variables(Status.NOT_NEEDED, rows, reason)
+
+
+def _variables(status: Status, rows: Iterable[Row], feature: str = "") -> list[Variable]:
+    return [
+        Variable(name, kind, default, status, effect, feature)
+        for name, kind, default, effect in rows
+    ]

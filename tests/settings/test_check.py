@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 
 from deepinfer.backend import Setting
 from deepinfer.errors import NotBuiltYetError, UsageError
-from deepinfer.settings.check import check, nearest, refusal
-from deepinfer.settings.settings import VARIABLES, Origin, Reading, Settings
+from deepinfer.settings.catalogue import VARIABLES
+from deepinfer.settings.check import check, nearest, refusal, remark
+from deepinfer.settings.settings import Origin, Reading, Settings
 from deepinfer.settings.variables import Status, Variable
 from tests.backend.plugins import spec
 
@@ -81,42 +81,39 @@ def test_every_missing_feature_is_named_at_once() -> None:
         ("MASTER_PORT", "none of ours"),
     ],
 )
-def test_a_value_that_asks_for_what_holds_is_accepted(
+def test_a_value_that_changes_nothing_is_accepted(
     name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert checked({name: value}, caplog) == []
 
 
-UNWIRED = Variable(
-    "DEEPINFER_X",
-    VARIABLES["DEEPINFER_GC_INTERVAL_STEP"].kind,
-    1000,
-    "Does something.",
-    Status.WORKS,
-    "the thing",
-    holds=(0,),
-)
+def of(variable: Variable, value: int) -> Reading:
+    """A variable that is set to `value`."""
+    return Reading(variable, value, Origin.ENVIRONMENT)
 
 
-def of(variable: Variable, value: int) -> Settings:
-    """Settings of one variable alone, set to `value`."""
-    reading = Reading(variable, value, Origin.ENVIRONMENT)
-    return Settings(MappingProxyType({variable.name: reading}))
+def test_status_alone_decides_what_becomes_of_a_value() -> None:
+    kind = VARIABLES["DEEPINFER_GC_INTERVAL_STEP"].kind
+    missing = Variable("DEEPINFER_X", kind, 0, Status.NOT_BUILT, "Does something.", "the thing")
+    assert refusal(of(missing, 0)) is None
+    assert refusal(of(missing, 1000)) == (
+        "DEEPINFER_X is '1000': the thing is not built yet; unset it or set 0"
+    )
+    for status in set(Status) - {Status.NOT_BUILT}:
+        assert refusal(of(replace(missing, status=status), 1000)) is None
+    ignored = {Status.NO_MEANING, Status.NOT_NEEDED}
+    for status in Status:
+        warned = remark(of(replace(missing, status=status), 1000)) is not None
+        assert warned == (status in ignored)
 
 
-def test_what_is_not_wired_is_not_built() -> None:
-    assert UNWIRED.status is Status.NOT_BUILT
-    assert UNWIRED.unset == 0
-    with pytest.raises(NotBuiltYetError, match="the thing is not built yet; unset it or set 0"):
-        check(of(UNWIRED, 1000))
-    check(of(UNWIRED, 0))
-
-
-def test_wiring_makes_it_work() -> None:
-    wired = replace(UNWIRED, wired=True)
-    assert wired.status is Status.WORKS
-    assert wired.unset == 1000
-    assert refusal(of(wired, 5).reading(wired.name)) is None
+@pytest.mark.parametrize("status", [Status.NO_MEANING, Status.NOT_NEEDED])
+def test_an_ignored_variable_warns_unless_it_is_switched_off(status: Status) -> None:
+    off = replace(VARIABLES["DEEPINFER_USERBUFFER_COMM_SMS"], status=status)
+    on = replace(VARIABLES["DEEPINFER_NCCL_NUM_SMS"], status=status)
+    assert remark(of(off, 0)) is None
+    assert remark(of(on, 32)) is not None
+    assert remark(of(on, 0)) is not None
 
 
 def test_no_meaning(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import pytest
 from deepinfer.backend import ENTRY_POINT_GROUP, Setting
 from deepinfer.backend.registry import load
 from deepinfer.cli import env
-from deepinfer.settings.settings import VARIABLES
+from deepinfer.settings.catalogue import VARIABLES
 from tests.backend.plugins import spec, write_distribution
 from tests.cli.conftest import Command, Launch
 

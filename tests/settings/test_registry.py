@@ -1,4 +1,4 @@
-"""The table of variables: complete, described, and no effect that is only claimed."""
+"""The catalogue of variables: complete, described, and no effect that is only claimed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from deepinfer.settings import environment
+from deepinfer.settings.catalogue import SUBJECTS, VARIABLES
 from deepinfer.settings.kinds import SWITCH, shown
-from deepinfer.settings.settings import VARIABLES
-from deepinfer.settings.table import ENGINE, OWN
-from deepinfer.settings.unused import UNUSED
 from deepinfer.settings.variables import CORE, Status, Variable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,33 +101,31 @@ def test_owner_and_effect(variable: Variable) -> None:
 
 
 @EACH
-def test_values_of_the_table_are_values_of_the_kind(variable: Variable) -> None:
-    for value in {variable.default, *variable.holds} - {None}:
-        assert variable.kind.read(shown(value)) == value
+def test_default_is_a_value_of_the_kind(variable: Variable) -> None:
+    if variable.default is not None:
+        assert variable.kind.read(shown(variable.default)) == variable.default
 
 
 @EACH
 def test_what_is_missing_has_a_name(variable: Variable) -> None:
-    named = variable.decided is not Status.NO_MEANING
+    named = variable.status in (Status.NOT_BUILT, Status.NOT_NEEDED)
     assert bool(variable.feature) == named
 
 
 @EACH
 def test_a_missing_switch_may_be_off(variable: Variable) -> None:
     if variable.kind is SWITCH:
-        assert variable.asks_nothing(False)
+        assert variable.changes_nothing(False)
 
 
 @EACH
-def test_unset_asks_for_nothing(variable: Variable) -> None:
+def test_the_default_of_a_missing_feature_changes_nothing(variable: Variable) -> None:
     if variable.status is Status.NOT_BUILT:
-        assert variable.asks_nothing(variable.unset)
+        assert variable.changes_nothing(variable.default)
 
 
-def test_only_what_works_is_wired() -> None:
-    assert [v.name for v in VARIABLES.values() if v.wired and v.decided is not Status.WORKS] == []
-    assert {v.decided for v in [*OWN, *ENGINE]} == {Status.WORKS}
-    assert {v.decided for v in UNUSED} == {Status.NO_MEANING, Status.NOT_NEEDED}
+def test_a_variable_stands_under_one_subject() -> None:
+    assert sum(len(subject) for subject in SUBJECTS) == len(VARIABLES)
 
 
 def arguments_of_calls(file: Path) -> Iterator[str]:
@@ -148,16 +144,21 @@ def arguments_of_calls(file: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def read_by_the_code() -> set[str]:
-    """Names that the code passes on to be read; the table itself does not count."""
-    table = set((ROOT / "deepinfer" / "config").glob("settings*.py"))
-    files = [file for file in (ROOT / "deepinfer").rglob("*.py") if file not in table]
+    """Names that the code passes on to be read; the settings themselves do not count."""
+    own = ROOT / "deepinfer" / "settings"
+    files = [file for file in (ROOT / "deepinfer").rglob("*.py") if own not in file.parents]
     assert len(files) > 50
     return {name for file in files for name in arguments_of_calls(file)}
 
 
-@pytest.mark.parametrize("name", [v.name for v in VARIABLES.values() if v.wired])
-def test_a_wired_variable_is_read_by_the_code(name: str, read_by_the_code: set[str]) -> None:
-    assert name in read_by_the_code, f"{name} is wired=True and no code reads it"
+@EACH
+def test_a_variable_works_where_code_reads_it(
+    variable: Variable, read_by_the_code: set[str]
+) -> None:
+    works = variable.status is Status.WORKS
+    assert works == (variable.name in read_by_the_code), (
+        f"{variable.name} {variable.status}; change its status or the code that reads it"
+    )
 
 
 def test_constants_of_the_environment_module_are_registered() -> None:

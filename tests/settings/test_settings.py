@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from deepinfer.errors import UsageError
-from deepinfer.settings.settings import VARIABLES, Origin, Settings
+from deepinfer.settings.catalogue import VARIABLES
+from deepinfer.settings.settings import Origin, Settings
 
 STRICT = "DEEPINFER_STRICT_OPERATORS"
 DENIED = "DEEPINFER_DECODE_TOKEN_BLACKLIST"
@@ -17,10 +18,10 @@ PAD = "DEEPINFER_ENGRAM_PAD_TOKEN"
 DIRECTORY = "DEEPINFER_HF_MODEL_DIR"
 
 
-def test_empty_environment_gives_what_holds_without_it() -> None:
+def test_empty_environment_gives_the_defaults() -> None:
     settings = Settings.from_environment({})
     assert {name: settings.value(name) for name in VARIABLES} == {
-        name: variable.unset for name, variable in VARIABLES.items()
+        name: variable.default for name, variable in VARIABLES.items()
     }
     assert {settings.origin(name) for name in VARIABLES} == {Origin.DEFAULT}
 
@@ -69,9 +70,10 @@ def test_unset_values() -> None:
     assert settings.token_ranges(DENIED) == ()
 
 
-@pytest.mark.parametrize("helper", ["flag", "integer", "number", "text", "token_ranges"])
+@pytest.mark.parametrize("helper", ["flag", "integer", "number", "text", "names", "token_ranges"])
 def test_value_asked_for_as_another_kind(helper: str) -> None:
-    wrong = {"flag": PORT, "integer": STRICT, "number": STRICT, "text": PORT, "token_ranges": PORT}
+    wrong = {"flag": PORT, "integer": STRICT, "number": STRICT, "text": PORT, "names": PORT}
+    wrong["token_ranges"] = PORT
     with pytest.raises(TypeError, match=wrong[helper]):
         getattr(Settings.from_environment({}), helper)(wrong[helper])
 
