@@ -1,173 +1,39 @@
-"""`deepinfer backends`: what is installed, what is usable or why not, and what falls back."""
+"""`deepinfer backends [CHECKPOINT]`: what is installed, and who would run a checkpoint's model."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from typing import Any
+import json as json_module
+from typing import Annotated
 
-from deepinfer.backend import CallSpec, Mode
-from deepinfer.backend.bindings import COMPOSED, FALLBACK, NATIVE, PROVIDERS, Binding, described
-from deepinfer.backend.hooks import CONTRACT_VERSION
-from deepinfer.backend.registry import (
-    Installed,
-    Selected,
-    discover,
-    host_reference,
-    installed_entry_points,
-    load,
-    reference_for,
-)
-from deepinfer.backend.resolution import resolve
-from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.requirements import checkpoint_calls
-from deepinfer.engine import EngineOptions
-from deepinfer.errors import BackendError
-from deepinfer.model import plan_packing
+import typer
+
+from deepinfer.cli.options import Json, Revision
+from deepinfer.errors import UsageError
+from deepinfer.settings import environment
 
 
-def backend_rows(
-    skip: Iterable[str] = (), checkpoint: Checkpoint | None = None
-) -> list[dict[str, Any]]:
-    """One plain record per installed backend, by name.
+def backends(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="Checkpoint directory or Hub id: who would run its model.")
+    ] = None,
+    revision: Revision = None,
+    json: Json = False,
+) -> None:
+    """List installed backends: usable or why not, modes, contract versions.
 
-    checkpoint: what its model calls is asked of every mode that can be asked here.
+    With a checkpoint, of which only headers are read, also who would run each operator of its
+    model, in every mode that can be asked here.
     """
-    skip = tuple(skip)
-    rows = [_row(backend) for backend in discover(skip)]
+    from deepinfer.cli.installed_backends import backend_rows, render
+
+    skip = environment.names(environment.SKIP_BACKENDS)
     if checkpoint is None:
-        return rows
-    options = EngineOptions()
-    calls = checkpoint_calls(checkpoint, options, options.numerics_for(checkpoint.config))
-    found = installed_entry_points(skip)
-    for row in rows:
-        for mode in row["modes"]:
-            installed = load(row["name"], found[row["name"]], mode["name"])
-            mode["checkpoint"] = _answer(installed, mode["name"], checkpoint, calls)
-    return rows
+        if revision is not None:
+            raise UsageError("--revision names a revision of a Hub id; give the id as CHECKPOINT")
+        rows = backend_rows(skip)
+    else:
+        from deepinfer.checkpoint import Checkpoint
 
-
-def _row(backend: Installed) -> dict[str, Any]:
-    spec, availability = backend.spec, backend.availability
-    return {
-        "name": backend.name,
-        "distribution": backend.distribution,
-        "usable": backend.usable,
-        "computes": spec.computes if spec else None,
-        "rank": availability.rank if availability else None,
-        "reasons": list(availability.reasons) if availability else [],
-        "remedy": availability.remedy if availability else "",
-        "error": backend.error,
-        "origin": backend.origin,
-        "contract_version": list(spec.contract_version) if spec else None,
-        "modes": [
-            {"name": mode.name, "label": mode.label, "device": mode.device, "timing": mode.timing}
-            for mode in (spec.modes if spec else ())
-        ],
-        "operators": _operators(backend),
-    }
-
-
-def _operators(backend: Installed) -> dict[str, list[str]]:
-    """Operators by who runs them in the default mode, whatever a model calls.
-
-    Empty where the backend is not usable; "error" where it cannot be created after all.
-    """
-    if not backend.usable or backend.spec is None or backend.hooks is None:
-        return {}
-    selected = Selected(
-        backend.spec, backend.spec.modes[0], "listed", backend.hooks, backend.origin
-    )
-    try:
-        created = selected.create()
-        table = resolve(backend.name, created, reference_for(selected, created), ())
-    except BackendError as error:
-        return {"error": str(error).splitlines()}
-    return {provider: table.providers(provider) for provider in (NATIVE, COMPOSED, FALLBACK)}
-
-
-def _answer(
-    backend: Installed, mode_name: str, checkpoint: Checkpoint, calls: list[CallSpec]
-) -> dict[str, Any]:
-    """Who runs each operator that the model calls, and the memory of its weights, in one mode.
-
-    "not_asked" with the reason instead, or "error" with what is missing.
-    """
-    mode = backend.spec.mode(mode_name) if backend.spec is not None else None
-    if backend.spec is None or mode is None or backend.hooks is None or not backend.usable:
-        return {"not_asked": f"not usable on this machine: {backend.reasons()}"}
-    if missing := _missing_variables(mode):
-        return {"not_asked": f"a process of this mode starts with {missing}"}
-    selected = Selected(backend.spec, mode, "listed", backend.hooks)
-    try:
-        created = selected.create()
-        reference = reference_for(selected, created)
-        table = resolve(backend.name, created, reference, calls, host=host_reference)
-    except BackendError as error:
-        return {"error": str(error)}
-    called = {name: one for name, one in table.bindings.items() if one.is_called}
-    return {
-        "operators": {name: one.to_dict() for name, one in called.items()},
-        "summary": _counts(called.values()),
-        "packing": plan_packing(checkpoint, table).to_dict(),
-    }
-
-
-def _missing_variables(mode: Mode) -> str:
-    """Variables of a mode that this process was not started with, as NAME=value."""
-    wanted = mode.environment.items()
-    return " ".join(f"{name}={value}" for name, value in wanted if os.environ.get(name) != value)
-
-
-def _counts(bindings: Iterable[Binding]) -> str:
-    providers = [binding.provider for binding in bindings]
-    return ", ".join(f"{providers.count(provider)} {provider}" for provider in PROVIDERS)
-
-
-def render(rows: list[dict[str, Any]]) -> str:
-    """The records as text, the usable ones first."""
-    version = ".".join(str(part) for part in CONTRACT_VERSION)
-    lines = [f"operator contract {version}"]
-    for row in sorted(rows, key=lambda row: (not row["usable"], row["name"])):
-        state = "usable" if row["usable"] else "error" if row["error"] else "not usable"
-        lines.append(f"{row['name']} ({row['distribution']}): {state}")
-        for mode in row["modes"]:
-            lines.append(f"  mode {mode['name']}: {mode['label']} [{mode['device']}]")
-            lines += [f"    {line}" for line in _answer_lines(mode.get("checkpoint", {}))]
-        if not any("checkpoint" in mode for mode in row["modes"]):
-            lines += _operator_lines(row["operators"])
-        for reason in row["reasons"]:
-            lines.append(f"  - {reason}")
-        if row["remedy"] and not row["usable"]:
-            lines.append(f"  to use it: {row['remedy']}")
-        lines += [f"  {line}" for line in row["error"].rstrip().splitlines()]
-        if row["error"]:
-            lines.append(f"  from {row['origin']}")
-            lines.append(f"  to start without it: DEEPINFER_SKIP_BACKENDS={row['name']}")
-    if not rows:
-        lines.append("no backend is installed")
-    return "\n".join(lines)
-
-
-def _answer_lines(answer: dict[str, Any]) -> list[str]:
-    """What was answered about a checkpoint; nothing where none was given."""
-    if not answer:
-        return []
-    if "not_asked" in answer:
-        return [f"not asked: {answer['not_asked']}"]
-    if "error" in answer:
-        return [f"cannot run it: {answer['error']}"]
-    width = max((len(name) for name in answer["operators"]), default=0)
-    lines = [f"operators that the model calls: {answer['summary']}"]
-    for name, record in answer["operators"].items():
-        lines.append(f"  {name.ljust(width)}  {described(record)}")
-    return lines
-
-
-def _operator_lines(operators: dict[str, list[str]]) -> list[str]:
-    if not operators or "error" in operators:
-        return [f"  {line}" for line in operators.get("error", ())]
-    counts = ", ".join(f"{len(names)} {provider}" for provider, names in operators.items())
-    fallbacks = operators[FALLBACK]
-    named = [f"  run by the reference: {', '.join(fallbacks)}"] if fallbacks else []
-    return [f"  operators: {counts}", *named]
+        with Checkpoint.open(checkpoint, revision=revision) as opened:
+            rows = backend_rows(skip, opened)
+    print(json_module.dumps(rows, indent=2) if json else render(rows))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepinfer.cli.options import MODEL_NAMES, Accelerator, Mode
 from deepinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,17 +31,10 @@ def _writable(json: str | None) -> str | None:
     return json
 
 
-Accelerator = Annotated[
-    str | None,
-    typer.Option("--accelerator", help="Backend by name; default: DEEPINFER_ACCELERATOR."),
-]
-Mode = Annotated[str | None, typer.Option("--mode", help="Mode of the backend.")]
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model_name",
-        "--model-name",
-        "--model",
+        *MODEL_NAMES,
         help="Checkpoint directory or Hub id; may be given again to compare; "
         "default: the random one of the package.",
     ),
@@ -48,9 +42,7 @@ Models = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model_name",
-        "--model-name",
-        "--model",
+        *MODEL_NAMES,
         help="Checkpoint directory or Hub id; default: the random one of the package.",
     ),
 ]

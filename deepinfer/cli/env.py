@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 
+import typer
+
+from deepinfer.cli.notes import note
+from deepinfer.cli.options import Json
 from deepinfer.errors import BackendContractError, UsageError
 from deepinfer.settings import environment
 from deepinfer.settings.check import refusal, remark, unknown_remark
@@ -21,6 +25,19 @@ UNKNOWN = "unknown"
 
 COLUMNS = ("name", "value", "origin", "owner", "status", "effect")
 WIDEST = 24  # a longer cell moves the rest of its own line, no other
+
+
+def env(json: Json = False) -> None:
+    """List every environment variable: value, origin, owner, status, effect.
+
+    Ends with status 2 when a run would be refused for some value.
+    """
+    listing = list_environment()
+    records = [asdict(row) for row in listing.rows]
+    print(json_module.dumps(records, indent=2) if json else render(listing))
+    for level, text in listing.remarks():
+        note(text, level)
+    raise typer.Exit(UsageError.exit_code if listing.refused else 0)
 
 
 @dataclass(frozen=True)
@@ -146,11 +163,6 @@ def installed_backends() -> tuple[list[BackendSettings], list[str]]:
 
 def _distribution(distribution: object) -> str:
     return str(getattr(distribution, "name", ""))
-
-
-def as_json(listing: Listing) -> str:
-    """The rows as a JSON list of objects."""
-    return json.dumps([asdict(row) for row in listing.rows], indent=2)
 
 
 def render(listing: Listing) -> str:

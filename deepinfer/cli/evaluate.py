@@ -11,15 +11,16 @@ import typer
 
 from deepinfer.backend.registry import Selected
 from deepinfer.cli.flags import Given, with_engine_options
-from deepinfer.cli.main import Accelerator, Json, Mode, Progress, invoke
+from deepinfer.cli.invocation import application, invoke
 from deepinfer.cli.notes import in_json
+from deepinfer.cli.options import Accelerator, Json, Mode, Model, Progress, Revision
 from deepinfer.cli.selection import choose
 from deepinfer.cli.session import note_summary, open_llm
 from deepinfer.engine.llm import LLM
 from deepinfer.evaluate import evaluate, heldout, render
 from deepinfer.machine import commit
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app = application(no_args_is_help=True)
 
 
 @app.callback()
@@ -31,18 +32,10 @@ def group() -> None:
 @with_engine_options
 def nano(
     given: Given,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "--model_name",
-            "--model-name",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
-        ),
-    ] = None,
+    model: Model = None,
     accelerator: Accelerator = None,
     mode: Mode = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    revision: Revision = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +69,7 @@ def nano(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command on the arguments; returns the exit status."""
-    return invoke(app, list(arguments), "deepinfer eval")
+    return invoke(app, arguments, "deepinfer eval")
 
 
 def _settings(llm: LLM, selected: Selected, model: str, limit: int | None) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.errors import RequestError, UsageError
 
-ENGINE_PANEL, SAMPLING_PANEL = "Engine", "Sampling"
 _ALIASES = {"expert_parallel_size": ("--ep",)}
 _NO_FLAGS = ("so_args", "eos_id", "seq_seed")
 _RENAMED = {("engine_", "seed"): "engine_seed"}
@@ -107,24 +106,18 @@ def with_engine_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _with_flags(function: Callable[..., None], *, sampling: bool) -> Callable[..., None]:
     own = inspect.signature(function, eval_str=True)
-    flags = _parameters(EngineOptions, "engine_", ENGINE_PANEL)
-    drawn = _parameters(SamplingParams, "sampling_", SAMPLING_PANEL) if sampling else []
-    fields = {
-        ENGINE_PANEL: [flag.name for flag in flags],
-        SAMPLING_PANEL: [flag.name for flag in drawn],
-    }
-    flags += drawn
+    engine = _parameters(EngineOptions, "engine_", "Engine")
+    drawn = _parameters(SamplingParams, "sampling_", "Sampling") if sampling else []
 
     def command(**values: Any) -> None:
-        engine = _taken(values, fields[ENGINE_PANEL], "engine_")
-        params = _taken(values, fields[SAMPLING_PANEL], "sampling_")
+        params = _taken(values, drawn, "sampling_")
         if "logit_bias" in params:
             params["logit_bias"] = _biases(params["logit_bias"])
-        function(given=Given(engine, params), **values)
+        function(given=Given(_taken(values, engine, "engine_"), params), **values)
 
     kept = [parameter for name, parameter in own.parameters.items() if name != "given"]
     keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [one.replace(kind=keyword) for one in (*kept, *flags)]
+    parameters = [one.replace(kind=keyword) for one in (*kept, *engine, *drawn)]
     command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__, command.__name__ = function.__doc__, function.__name__
@@ -177,9 +170,9 @@ def _spellings(name: str, kind: Any, default: Any) -> list[str]:
     return [*(f"--{one}" for one in names), *_ALIASES.get(name, ())]
 
 
-def _taken(values: dict[str, Any], names: list[str], prefix: str) -> dict[str, Any]:
+def _taken(values: dict[str, Any], flags: list[inspect.Parameter], prefix: str) -> dict[str, Any]:
     """Remove flags from a command's values: those that were given, by field."""
-    taken = {name.removeprefix(prefix): values.pop(name) for name in names}
+    taken = {flag.name.removeprefix(prefix): values.pop(flag.name) for flag in flags}
     return {name: value for name, value in taken.items() if value is not None and value != []}
 
 

@@ -20,8 +20,9 @@ import typer
 from deepinfer.cli.flags import Given, with_engine_flags
 from deepinfer.cli.input_lines import InputLines, RawLine
 from deepinfer.cli.interruption import DEFAULT_GRACE, Interrupted, interruptible
-from deepinfer.cli.main import Accelerator, AllowNull, Grace, Mode, Progress, invoke
+from deepinfer.cli.invocation import application, invoke
 from deepinfer.cli.notes import note
+from deepinfer.cli.options import Accelerator, AllowNull, Grace, Mode, Model, Progress, Revision
 from deepinfer.cli.progress import Rate, Show, counting
 from deepinfer.cli.records import Line, digest_of, metrics_of, outcome, read_line
 from deepinfer.cli.results import STDOUT, ResultFile, ResultStream, open_results
@@ -33,7 +34,7 @@ from deepinfer.errors import UsageError
 
 WINDOW = 2
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = application()
 
 
 @app.command()
@@ -57,18 +58,10 @@ def generate(
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Results in the order of the lines.")
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "--model_name",
-            "--model-name",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
-        ),
-    ] = None,
+    model: Model = None,
     accelerator: Accelerator = None,
     mode: Mode = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    revision: Revision = None,
     grace: Grace = DEFAULT_GRACE,
     allow_null: AllowNull = False,
     progress: Progress = True,
@@ -107,7 +100,7 @@ def generate(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command on the arguments; returns the exit status."""
-    return invoke(app, list(arguments), "deepinfer generate")
+    return invoke(app, arguments, "deepinfer generate")
 
 
 @dataclass

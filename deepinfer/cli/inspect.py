@@ -1,293 +1,52 @@
-"""`deepinfer inspect CHECKPOINT`: what a checkpoint holds and what it will take to run it.
-
-Headers only: no byte of a weight is read. `inspect_checkpoint` gathers, `render` prints.
-"""
+"""`deepinfer inspect CHECKPOINT`: what a checkpoint holds and what it will take to run it."""
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_module
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Annotated
 
-from deepinfer.cache import CacheLayout
-from deepinfer.cache.size import CacheSize, cache_size, v4_bytes_per_token, vendor_sequence_bytes
-from deepinfer.checkpoint import Checkpoint, MemoryPlan
-from deepinfer.checkpoint.plan import human_bytes
-from deepinfer.checkpoint.statistics import (
-    ActiveParameters,
-    ParameterCount,
-    Tally,
-    active_parameters,
-    count_parameters,
-    tally,
-)
-from deepinfer.errors import UsageError
+import typer
 
-DEFAULT_LENGTH = 4096
+from deepinfer.cli.options import Accelerator, Json, Mode, Revision
 
 
-@dataclass(frozen=True)
-class Section:
-    """A titled table of the report. key, data: the same for JSON, where a section adds to it.
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint directory or Hub id.")],
+    batch: Annotated[int, typer.Option(help="Sequences of the memory plan.")] = 1,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per sequence of the memory plan; default: 4096, or fewer where the model "
+            "has fewer."
+        ),
+    ] = None,
+    calls: Annotated[bool, typer.Option("--calls", help="List the operator calls.")] = False,
+    numerics: Annotated[str, typer.Option(help="auto, ref or infer: of the calls.")] = "auto",
+    compute: Annotated[str, typer.Option(help="bf16, fp32 or fp64: of the calls.")] = "bf16",
+    accelerator: Accelerator = None,
+    mode: Mode = None,
+    revision: Revision = None,
+    json: Json = False,
+) -> None:
+    """What a checkpoint holds and what it takes to run it; reads headers only."""
+    from deepinfer.checkpoint import Checkpoint
+    from deepinfer.cli.inspection import inspect_checkpoint, render
+    from deepinfer.cli.requirements import backend_section, calls_section, checkpoint_calls
+    from deepinfer.cli.selection import choose
+    from deepinfer.engine import EngineOptions
 
-    numbers: columns between the first and free text are numbers, which align to the right.
-    """
-
-    title: str
-    rows: Sequence[Sequence[str]]
-    key: str = ""
-    data: Any = None
-    numbers: bool = True
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """Everything that `inspect` knows about a checkpoint.
-
-    bytes_per_token: context cache; bytes_per_token_v4: the same under DeepSeek-V4's layout at this
-    depth; ring_bytes: per-sequence state in the vendor's ring layout, to compare with.
-    release_limits: where the configuration leaves one vendor's kernel limits; not errors.
-    """
-
-    directory: str
-    shards: int
-    tensors: int
-    stored_bytes: int
-    tallies: tuple[Tally, ...]
-    parameters: ParameterCount
-    active: ActiveParameters
-    first_decoder_layer: int | None
-    bytes_per_token: float
-    bytes_per_token_v4: float
-    ring_bytes: int
-    memory: MemoryPlan
-    cache: CacheSize
-    release_limits: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields and the totals derived from them, ready for JSON."""
-        values = dataclasses.asdict(self)
-        values["parameters"] |= {
-            "backbone": self.parameters.backbone,
-            "total": self.parameters.total,
-        }
-        values["active"] |= {"prefill": self.active.prefill, "decode": self.active.decode}
-        values["memory"]["anonymous_bytes"] = self.memory.anonymous_bytes
-        values["cache"] |= {
-            "context_bytes": self.cache.context_bytes,
-            "window_bytes": self.cache.window_bytes,
-            "slots_bytes": self.cache.slots_bytes,
-            "total_bytes": self.cache.total_bytes,
-        }
-        return values
-
-
-def plan_length(checkpoint: Checkpoint, asked: int | None) -> int:
-    """Tokens per sequence of the memory plan: as asked, else 4096 or the checkpoint's maximum.
-
-    Errors: UsageError if it is outside what the configuration allows.
-    """
-    limit = checkpoint.config.text.max_position_embeddings
-    length = min(DEFAULT_LENGTH, limit) if asked is None else asked
-    if not 1 <= length <= limit:
-        raise UsageError(
-            f"length = {length}: must be 1 to {limit} (max_position_embeddings of this checkpoint)"
-        )
-    return length
-
-
-def inspect_checkpoint(checkpoint: Checkpoint, *, batch: int, length: int | None) -> Inspection:
-    """Gather the report for `batch` sequences of `length` tokens (None: see `plan_length`).
-
-    Errors: UsageError if batch or length is outside what the configuration allows.
-    """
-    config, text = checkpoint.config, checkpoint.config.text
-    if batch < 1:
-        raise UsageError(f"batch = {batch}: must be at least 1")
-    length = plan_length(checkpoint, length)
-    expected = list(checkpoint.expected())
-    tallies = tuple(tally(checkpoint))
-    return Inspection(
-        directory=str(checkpoint.directory),
-        shards=checkpoint.shard_count,
-        tensors=sum(entry.tensors + entry.scales for entry in tallies),
-        stored_bytes=sum(entry.stored_bytes for entry in tallies),
-        tallies=tallies,
-        parameters=count_parameters(expected),
-        active=active_parameters(config, expected),
-        first_decoder_layer=text.first_decoder_layer,
-        bytes_per_token=CacheLayout(text).bytes_per_token(),
-        bytes_per_token_v4=v4_bytes_per_token(text),
-        ring_bytes=vendor_sequence_bytes(text),
-        memory=checkpoint.plan,
-        cache=cache_size(text, batch=batch, length=length, drafts="draft" in checkpoint.components),
-        release_limits=tuple(str(limit) for limit in config.release_limits()),
-    )
-
-
-def run(
-    checkpoint: str | Path,
-    *,
-    batch: int = 1,
-    length: int | None = None,
-    components: Iterable[str] | None = None,
-    json: bool = False,
-    revision: str | None = None,
-    token: str | None = None,
-    offline: bool | None = None,
-    extra: Callable[[Checkpoint], Sequence[Section]] = lambda checkpoint: (),
-) -> str:
-    """The report on a directory or Hub id, as text or JSON.
-
-    components: whose weights the memory plan covers; None means all that there are. extra: more
-    sections about the opened checkpoint, after the others; in JSON under their `key`.
-    """
-    with Checkpoint.open(
-        checkpoint, components, revision=revision, token=token, offline=offline
-    ) as opened:
+    options = EngineOptions(numerics=numerics, compute=compute, max_num_seqs=max(batch, 1))
+    selected = choose(accelerator, mode, require=False)
+    with Checkpoint.open(checkpoint, components=None, revision=revision) as opened:
         inspection = inspect_checkpoint(opened, batch=batch, length=length)
-        sections = extra(opened)
+        sized = replace(options, max_model_len=inspection.cache.length)
+        listed = checkpoint_calls(opened, sized, sized.numerics_for(opened.config))
+        sections = [backend_section(selected, opened, listed)]
+    if calls:
+        sections.append(calls_section(listed))
     if json:
         more = {section.key: section.data for section in sections}
-        return json_module.dumps({**inspection.as_dict(), **more}, indent=2)
-    return render(inspection, sections)
-
-
-def short_count(count: int) -> str:
-    """A parameter count with two decimals: 7.89B, 485.27M, 1.54k."""
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.2f}{unit}"
-    return str(count)
-
-
-def render(inspection: Inspection, extra: Sequence[Section] = ()) -> str:
-    """The report as plain text."""
-    sections = (
-        _tensors(inspection),
-        _parameters(inspection),
-        _active(inspection),
-        _cache(inspection),
-        _memory(inspection),
-        Section(
-            "release limits left (of one vendor's kernels; not errors)",
-            [(limit,) for limit in inspection.release_limits] or [("none",)],
-        ),
-        *extra,
-    )
-    head = (
-        f"{inspection.directory}: {inspection.tensors:,} tensors in {inspection.shards} "
-        f"shard{'s' if inspection.shards != 1 else ''}, {inspection.stored_bytes:,} bytes"
-    )
-    return "\n\n".join([head, *(_table(section) for section in sections)])
-
-
-def _table(section: Section) -> str:
-    """Title and rows. A last column behind two others is free text."""
-    columns = max((len(row) for row in section.rows), default=0)
-    widths = [
-        max((len(row[i]) for row in section.rows if i < len(row)), default=0)
-        for i in range(columns)
-    ]
-    lines = [section.title]
-    for row in section.rows:
-        cells = [
-            cell if i and i == columns - 1 and (columns > 2 or not section.numbers)
-            else cell.rjust(widths[i]) if i else cell.ljust(widths[i])
-            for i, cell in enumerate(row)
-        ]  # fmt: skip
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _tensors(inspection: Inspection) -> Section:
-    rows = [("component, kind", "tensors", "scales", "parameters", "bytes", "")]
-    rows += [
-        (
-            f"{entry.component}, {entry.kind}",
-            f"{entry.tensors:,}",
-            f"{entry.scales:,}",
-            f"{entry.parameters:,}",
-            f"{entry.stored_bytes:,}",
-            human_bytes(entry.stored_bytes),
-        )
-        for entry in inspection.tallies
-    ]
-    return Section("tensors by component and kind", rows)
-
-
-def _parameters(inspection: Inspection) -> Section:
-    count = inspection.parameters
-    rows = [
-        ("routed experts", count.routed_experts),
-        ("other backbone", count.other_backbone),
-        ("backbone", count.backbone),
-        ("Engram tables", count.engram_tables),
-        ("draft", count.draft),
-        ("vision", count.vision),
-        ("total", count.total),
-    ]
-    return Section("parameters", [(name, f"{value:,}", short_count(value)) for name, value in rows])
-
-
-def _active(inspection: Inspection) -> Section:
-    active, border = inspection.active, inspection.first_decoder_layer
-    if active.compact:
-        with_kv = short_count(active.encoder + active.decoder_kv)
-        note = f"layers before {border}; {with_kv} with the KV and index keys of layer {border}"
+        print(json_module.dumps({**inspection.as_dict(), **more}, indent=2))
     else:
-        note = "all layers: this schedule has no compact prefill"
-    rows = [
-        ("prefill, per token", short_count(active.prefill), f"{active.prefill:,}: {note}"),
-        (
-            "decode, per token",
-            short_count(active.decode),
-            f"{active.decode:,}: all layers and head",
-        ),
-    ]
-    if active.draft:
-        rows.append(
-            (
-                "draft, per position",
-                short_count(active.draft),
-                f"{active.draft:,}: without its heads",
-            )
-        )
-    return Section("active parameters (matrices that one token multiplies with)", rows)
-
-
-def _cache(inspection: Inspection) -> Section:
-    cache, per_token = inspection.cache, inspection.bytes_per_token
-    v4 = inspection.bytes_per_token_v4
-    ratio = f"{v4 / per_token:.1f} times as much" if per_token else "this model caches none"
-    window = cache.pages_per_sequence * cache.page_bytes
-    rows = [
-        ("context, per token", f"{per_token:,.6g}", "one compressed KV per group of layers"),
-        (
-            "the same, V4's layout",
-            f"{v4:,.0f}",
-            f"{ratio}: one compressed KV per layer, ratios 4 and 128, 584-byte FP8 entries at "
-            "width 512",
-        ),
-        (
-            "window, per sequence",
-            f"{window:,}",
-            f"{cache.pages_per_sequence} pages of {cache.page_bytes:,}, decoding",
-        ),
-        ("slot, per sequence", f"{cache.slot_bytes:,}", "pending members of the compressors"),
-        ("as rings, per sequence", f"{inspection.ring_bytes:,}", "window and slot, vendor layout"),
-    ]
-    return Section("cache bytes", rows)
-
-
-def _memory(inspection: Inspection) -> Section:
-    cache = inspection.cache
-    title = f"memory plan for a batch of {cache.batch} at {cache.length:,} tokens"
-    line = (
-        f"cache: {human_bytes(cache.context_bytes)} context, {human_bytes(cache.window_bytes)} "
-        f"window, {human_bytes(cache.slots_bytes)} slots: {human_bytes(cache.total_bytes)}"
-    )
-    return Section(title, [(str(inspection.memory),), (line,)])
+        print(render(inspection, sections))

@@ -1,23 +1,25 @@
-"""`deepinfer new-backend`: body of the command."""
+"""`deepinfer new-backend NAME DIR`: the project of a new backend, from a template."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Annotated
 
-from deepinfer.kit import new_backend
+import typer
 
 
-def run(name: str, directory: str) -> str:
-    """Write the project of a new backend; the files and the next commands as text."""
-    files = new_backend(name, Path(directory))
-    place = shlex.quote(directory)
-    return "\n".join(
-        [
-            *map(str, files),
-            "",
-            "next:",
-            f"  pip install --no-deps --no-build-isolation -e {place}",
-            f"  deepinfer conformance --accelerator {name} --profile core --tier quick",
-        ]
-    )
+def new_backend(
+    name: Annotated[str, typer.Argument(help="Of the backend: a lower-case identifier.")],
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="For its project; absent or empty.")
+    ],
+) -> None:
+    """Write the project of a new backend: installs as it is, one operator of its own."""
+    from deepinfer.kit import new_backend as write_project
+
+    for file in write_project(name, Path(directory)):
+        print(file)
+    print("\nnext:")
+    print(f"  pip install --no-deps --no-build-isolation -e {shlex.quote(directory)}")
+    print(f"  deepinfer conformance --accelerator {name} --profile core --tier quick")

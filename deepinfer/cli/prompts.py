@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from deepinfer.cli.input_lines import STDIN
 from deepinfer.errors import UsageError
-
-STDIN = "-"
 
 
 def read_prompts(arguments: Sequence[str], file: str | None) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deepinfer.backend import CallSpec, Numerics
 from deepinfer.backend.registry import Selected, host_reference, reference_for
 from deepinfer.backend.resolution import Operators, resolve
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.inspect import Section
+from deepinfer.cli.inspection import Section
 from deepinfer.engine import EngineOptions, call_limits
 from deepinfer.errors import BackendError
 from deepinfer.model import model_calls, plan_packing
@@ -50,7 +52,7 @@ def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[Call
     return Section(title, rows, "backend", data, numbers=False)
 
 
-def resolved(selected: Selected, calls: list[CallSpec]) -> Operators:
+def resolved(selected: Selected, calls: Sequence[CallSpec]) -> Operators:
     """The table of the backend for these calls. Errors: those of `create` and `resolve`."""
     backend = selected.create()
     reference = reference_for(selected, backend)

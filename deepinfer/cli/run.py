@@ -15,8 +15,18 @@ import typer
 
 from deepinfer.cli.flags import Given, with_engine_flags
 from deepinfer.cli.interruption import DEFAULT_GRACE, Interrupted, interruptible
-from deepinfer.cli.main import Accelerator, AllowNull, Grace, Json, Mode, Progress, invoke
+from deepinfer.cli.invocation import application, invoke
 from deepinfer.cli.notes import note
+from deepinfer.cli.options import (
+    Accelerator,
+    AllowNull,
+    Grace,
+    Json,
+    Mode,
+    ModelName,
+    Progress,
+    Revision,
+)
 from deepinfer.cli.prompts import read_prompts
 from deepinfer.cli.records import outcome
 from deepinfer.cli.selection import choose
@@ -34,7 +44,7 @@ DEFAULT_QUESTION = (
 WINDOW = 2
 DEFAULTS = {"temperature": 0.0, "max_tokens": 48}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = application()
 
 
 @app.command()
@@ -44,15 +54,7 @@ def run(
     prompts: Annotated[
         list[str] | None, typer.Argument(help='Prompts; "-" reads one prompt a line from stdin.')
     ] = None,
-    model_name: Annotated[
-        str | None,
-        typer.Option(
-            "--model_name",
-            "--model-name",
-            "--model",
-            help="Checkpoint directory or Hub id; default: DEEPINFER_HF_MODEL_DIR, else nano.",
-        ),
-    ] = None,
+    model_name: ModelName = None,
     prompt_file: Annotated[
         str | None,
         typer.Option("--prompt_file", "--prompt-file", help="A file with one prompt a line."),
@@ -62,7 +64,7 @@ def run(
     ] = False,
     accelerator: Accelerator = None,
     mode: Mode = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a Hub id.")] = None,
+    revision: Revision = None,
     grace: Grace = DEFAULT_GRACE,
     allow_null: AllowNull = False,
     progress: Progress = True,
@@ -209,4 +211,4 @@ def _print_json(record: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the main job on the arguments; returns the exit status."""
-    return invoke(app, list(arguments), "run.py")
+    return invoke(app, arguments, "run.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from deepinfer.backend import Mode
 from deepinfer.backend.registry import Selected, select_backend
 from deepinfer.cli.notes import note
 from deepinfer.logs import configure_logging
@@ -25,12 +26,7 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
     configure_logging(settings)
     name = accelerator or environment.text(environment.ACCELERATOR)
     selected = select_backend(name, mode, environment.names(environment.SKIP_BACKENDS), require)
-    missing = {
-        key: value
-        for key, value in selected.mode.environment.items()
-        if os.environ.get(key) != value
-    }
-    if missing:
+    if missing := missing_variables(selected.mode):
         arguments = [sys.executable, *sys.orig_argv[1:]]
         sys.stdout.flush()
         os.execve(sys.executable, arguments, {**os.environ, **missing})
@@ -41,3 +37,9 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
             f"{environment.ACCELERATOR} names another)"
         )
     return selected
+
+
+def missing_variables(mode: Mode) -> dict[str, str]:
+    """Variables of a mode that this process was not started with, and their values."""
+    wanted = mode.environment.items()
+    return {name: value for name, value in wanted if os.environ.get(name) != value}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli.inspect import Inspection, inspect_checkpoint, render
+from deepinfer.cli.inspection import Inspection, inspect_checkpoint, render
 from tests.checkpoint.release import SHARDS, STORED_BYTES, TENSORS, write_release
 
 LIMIT_SECONDS = 60

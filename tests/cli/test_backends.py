@@ -10,8 +10,8 @@ import pytest
 
 from deepinfer.backend import CONTRACT_VERSION, Availability, CallSpec, Mode, Support
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.cli import backends
-from deepinfer.cli.backends import backend_rows, render
+from deepinfer.cli import installed_backends
+from deepinfer.cli.installed_backends import backend_rows, render
 from deepinfer.cli.main import main
 from deepinfer_reference.backend import ReferenceBackend
 from tests.backend.conftest import Install
@@ -26,7 +26,7 @@ SIMULATED = Mode("simulated", "a simulator", "cpu", timing=False)
 def three(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A usable backend of two modes, one without its device, and a broken one."""
     reference = ReferenceBackend("cpu")
-    monkeypatch.setattr(backends, "reference_for", lambda selected, backend: reference)
+    monkeypatch.setattr(installed_backends, "reference_for", lambda selected, backend: reference)
     install(
         entry(
             "good",

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.cli.inspect import Section, run, short_count
+from deepinfer.checkpoint import Checkpoint
+from deepinfer.cli.inspection import (
+    Inspection,
+    Section,
+    inspect_checkpoint,
+    render,
+    short_count,
+)
 from deepinfer.errors import UsageError
 from tests.backend.plugins import write_plugin
 from tests.checkpoint.writer import tiny_config, write_checkpoint
@@ -21,13 +28,26 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_json_tallies_add_up(tiny: Path) -> None:
-    report = json.loads(run(tiny, batch=3, length=100, json=True))
+def inspected(
+    directory: Path,
+    components: tuple[str, ...] | None = None,
+    *,
+    batch: int = 1,
+    length: int | None = None,
+) -> Inspection:
+    with Checkpoint.open(directory, components) as checkpoint:
+        return inspect_checkpoint(checkpoint, batch=batch, length=length)
+
+
+def test_json_tallies_add_up(tiny: Path, launch: Launch) -> None:
+    done = launch("inspect", str(tiny), "--batch", "3", "--length", "100", "--json")
+    report = json.loads(done.stdout)
     index = json.loads((tiny / "model.safetensors.index.json").read_text())
     assert report["stored_bytes"] == index["metadata"]["total_size"]
     assert report["tensors"] == len(index["weight_map"])
     assert sum(t["parameters"] for t in report["tallies"]) == report["parameters"]["total"]
-    assert {t["component"] for t in report["tallies"]} == {"text", "draft", "vision"}
+    components = {t["component"] for t in report["tallies"]}
+    assert components == {"text", "draft", "vision"} == set(report["memory"]["components"])
     assert report["cache"]["total_bytes"] == 3 * (
         report["cache"]["block_bytes"]
         + report["cache"]["slot_bytes"]
@@ -36,16 +56,16 @@ def test_json_tallies_add_up(tiny: Path) -> None:
 
 
 def test_components_choose_what_the_plan_covers(tiny: Path) -> None:
-    text = json.loads(run(tiny, components=("text",), json=True))
-    both = json.loads(run(tiny, components=("text", "draft"), json=True))
-    assert text["memory"]["components"] == ["text"]
+    text = inspected(tiny, ("text",)).as_dict()
+    both = inspected(tiny, ("text", "draft")).as_dict()
+    assert text["memory"]["components"] == ("text",)
     assert both["memory"]["mapped_bytes"] > text["memory"]["mapped_bytes"]
     assert both["cache"]["page_bytes"] > text["cache"]["page_bytes"]
     assert both["cache"]["slot_bytes"] > text["cache"]["slot_bytes"]
 
 
 def test_text_lists_release_limits_and_extra_sections(tiny: Path) -> None:
-    text = run(tiny, extra=lambda opened: [Section("backend lacks", [("verify", "not built")])])
+    text = render(inspected(tiny), [Section("backend lacks", [("verify", "not built")])])
     assert "text_config.index_n_heads = 2: 32 index heads" in text
     assert text.endswith("backend lacks\n  verify  not built")
 
@@ -56,7 +76,7 @@ def test_text_lists_release_limits_and_extra_sections(tiny: Path) -> None:
 )
 def test_impossible_plans(tiny: Path, batch: int, length: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        run(tiny, batch=batch, length=length)
+        inspected(tiny, batch=batch, length=length)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from deepinfer.cli.main import invoke
+from deepinfer.cli.invocation import invoke
 from deepinfer.cli.main import main as deepinfer
 from tests.cli.conftest import Command, Launch
 
