@@ -22,6 +22,7 @@ from deepinfer.checkpoint.statistics import (
     count_parameters,
     tally,
 )
+from deepinfer.config import release_limits
 from deepinfer.errors import UsageError
 
 DEFAULT_LENGTH = 4096
@@ -122,7 +123,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, *, batch: int, length: int | None
         ring_bytes=vendor_sequence_bytes(text),
         memory=checkpoint.plan,
         cache=cache_size(text, batch=batch, length=length, drafts="draft" in checkpoint.components),
-        release_limits=tuple(str(limit) for limit in config.release_limits()),
+        release_limits=tuple(str(limit) for limit in release_limits(config)),
     )
 
 

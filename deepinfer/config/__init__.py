@@ -1,7 +1,7 @@
 """Configuration of a checkpoint: the published config.json, its rules, and what follows from it."""
 
 from deepinfer.config.engram import EngramHash, engram_hashes
-from deepinfer.config.limits import Limit
+from deepinfer.config.limits import Limit, release_limits
 from deepinfer.config.model import (
     ModelConfig,
     QuantizationConfig,
@@ -23,4 +23,5 @@ __all__ = [
     "VisionConfig",
     "YarnConfig",
     "engram_hashes",
+    "release_limits",
 ]

@@ -7,11 +7,9 @@ them. Source: model specification, sections 1.2, 1.4 and appendix C.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from deepinfer.config.model import ModelConfig
-    from deepinfer.config.text import TextConfig
+from deepinfer.config.model import ModelConfig
+from deepinfer.config.text import TextConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Limit:
         return f"{self.key} = {self.value}: {self.rule}"
 
 
-def text_limits(text: TextConfig) -> list[Limit]:
+def _text_limits(text: TextConfig) -> list[Limit]:
     """Limits on `text_config`; empty for the released configuration."""
     limits = []
 
@@ -68,9 +66,9 @@ def text_limits(text: TextConfig) -> list[Limit]:
     return limits
 
 
-def model_limits(config: ModelConfig) -> list[Limit]:
+def release_limits(config: ModelConfig) -> list[Limit]:
     """Limits on the whole configuration; empty for the released one."""
-    limits = text_limits(config.text)
+    limits = _text_limits(config.text)
     if config.quantization is None:
         limits.append(Limit("quantization_config", None, "the released quantization_config"))
         return limits

@@ -1,7 +1,7 @@
 """The configuration of a checkpoint: the published nested config.json.
 
 Source: model specification, section 1. `ModelConfig.from_file` is the way in. A broken model rule
-is a `ConfigError`, leaving a release limit is not (`release_limits`), unknown keys give one
+is a `ConfigError`, leaving a release limit is not (`limits.py`), unknown keys give one
 warning.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from deepinfer.config.fields import Section, shown
-from deepinfer.config.limits import Limit, model_limits
 from deepinfer.config.rope import YarnConfig
 from deepinfer.config.rules import check_text
 from deepinfer.config.text import TEXT_ALIASES, TextConfig, read_text
@@ -167,10 +166,6 @@ class ModelConfig:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: is not valid JSON: {error}") from error
         return cls.from_dict(values, source=str(file))
-
-    def release_limits(self) -> list[Limit]:
-        """Where this configuration leaves what one vendor's kernels take; not errors."""
-        return model_limits(self)
 
 
 def _listed(key: str) -> str:

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deepinfer.config.engram import EngramHash, engram_hashes
 from deepinfer.config.fields import Section
 from deepinfer.config.rope import YarnConfig, read_rope
 from deepinfer.config.schedule import LayerPlan, first_decoder_layer, plan_layers
-
-if TYPE_CHECKING:
-    from deepinfer.config.limits import Limit
 
 LARGEST_VOCABULARY: Final = 2**31 - 1  # token ids are stored as int32
 
@@ -126,12 +123,6 @@ class TextConfig:
     def engram_hashes(self) -> dict[int, EngramHash]:
         """The hash of every Engram layer, by layer number (sections 8.3 and 8.4)."""
         return engram_hashes(self)
-
-    def release_limits(self) -> list[Limit]:
-        """Values outside what one vendor's kernels take; not errors (see `limits.py`)."""
-        from deepinfer.config.limits import text_limits
-
-        return text_limits(self)
 
 
 def read_text(section: Section) -> TextConfig:

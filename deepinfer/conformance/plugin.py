@@ -79,7 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         from deepinfer.conformance.pytest_report import Collector
 
-        config.pluginmanager.register(Collector(config), "deepinfer-conformance-report")
+        config.pluginmanager.register(
+            Collector(config, chosen_backend), "deepinfer-conformance-report"
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from deepinfer.backend.registry import Selected
     from deepinfer.conformance.document import SuiteReport
 
 PROPERTY = "deepinfer-verdict"
 
 
 class Collector:
-    """Keeps the verdicts that items bring back, from this process or from those of xdist."""
+    """Keeps the verdicts that items bring back, from this process or from those of xdist.
 
-    def __init__(self, config: pytest.Config) -> None:
+    choose: the backend and mode that the options of a run name.
+    """
+
+    def __init__(self, config: pytest.Config, choose: Callable[[pytest.Config], Selected]) -> None:
         self._config = config
+        self._choose = choose
         self._records: list[dict[str, Any]] = []
         self._report: SuiteReport | None = None
         self._started = time.monotonic()
@@ -56,13 +62,12 @@ class Collector:
         from deepinfer.conformance.command import tier_named
         from deepinfer.conformance.document import verdict_from_dict
         from deepinfer.conformance.perf import Ceilings
-        from deepinfer.conformance.plugin import chosen_backend
         from deepinfer.conformance.profiles import profile_named
         from deepinfer.conformance.run import judged, new_report
         from deepinfer.conformance.subject import Subject
 
         option = self._config.option
-        chosen = chosen_backend(self._config)
+        chosen = self._choose(self._config)
         subject = Subject.load(chosen)
         profile = profile_named(option.deepinfer_profile)
         report = new_report(subject, chosen, profile, tier_named(option.deepinfer_tier))

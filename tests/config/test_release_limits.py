@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.config import Limit, ModelConfig
+from deepinfer.config import Limit, ModelConfig, release_limits
 from tests.config.released import released_config
 
 T = "text_config"
@@ -30,7 +30,7 @@ T = "text_config"
 def test_limit(section: str, changes: dict[str, object], key: str) -> None:
     values = released_config()
     values[section] |= changes
-    limits = ModelConfig.from_dict(values).release_limits()
+    limits = release_limits(ModelConfig.from_dict(values))
     assert [limit.key for limit in limits] == [f"{section}.{key}"]
     assert limits[0].rule
 
@@ -38,7 +38,7 @@ def test_limit(section: str, changes: dict[str, object], key: str) -> None:
 def test_unquantised_is_a_limit() -> None:
     values = released_config()
     del values["quantization_config"]
-    (limit,) = ModelConfig.from_dict(values).release_limits()
+    (limit,) = release_limits(ModelConfig.from_dict(values))
     assert (limit.key, limit.value) == ("quantization_config", None)
 
 

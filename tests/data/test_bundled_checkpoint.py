@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.config import ModelConfig
+from deepinfer.config import ModelConfig, release_limits
 from deepinfer.data import About, about, bundled_checkpoint, nano_checkpoint
 from deepinfer.text import Tokenizer, compressed_token_map
 from deepinfer.text.tokenizer import IMAGE_SPELLINGS
@@ -148,7 +148,7 @@ def test_every_other_part_is_on(config: ModelConfig) -> None:
 
 
 def test_no_release_limit_is_left(config: ModelConfig) -> None:
-    assert config.release_limits() == []
+    assert release_limits(config) == []
     assert config.unknown_keys == ()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind, Part
-from deepinfer.config import ModelConfig
+from deepinfer.config import ModelConfig, release_limits
 from deepinfer.data import nano_checkpoint
 from deepinfer.formats import Scheme, round_trip
 from examples.nano import evaluate_draft
@@ -44,9 +44,7 @@ def test_gradient_passes_rounding_unchanged() -> None:
 def test_the_configuration_is_valid_and_within_every_release_limit() -> None:
     config = ModelConfig.from_dict(published_configuration())
     assert config.text.vocab_size <= 4096
-    from deepinfer.config.limits import model_limits
-
-    assert model_limits(config) == []
+    assert release_limits(config) == []
 
 
 def test_the_checkpoint_of_the_package_is_of_this_recipe() -> None:
