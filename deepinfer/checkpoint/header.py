@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepinfer.checkpoint.strict_json import parse_object
 from deepinfer.errors import (
     CheckpointError,
     CheckpointIndexError,
@@ -22,6 +21,7 @@ from deepinfer.errors import (
     TensorMismatchError,
     TruncatedShardError,
 )
+from deepinfer.strict_json import parse_object
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deepinfer.checkpoint.strict_json import parse_object
 from deepinfer.errors import CheckpointError, CheckpointIndexError, MissingShardError
+from deepinfer.strict_json import parse_object
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

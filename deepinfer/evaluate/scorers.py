@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 
 from deepinfer.evaluate.items import Question, Text
+from deepinfer.strict_json import parse_object
 from deepinfer.text import Tokenizer
 
 
@@ -23,22 +23,10 @@ def is_json_object(text: str) -> bool:
     """Whether a text is one JSON object by RFC 8259, white space around it aside; a name that
     occurs twice, NaN and infinities are wrong."""
     try:
-        return isinstance(
-            json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number), dict
-        )
-    except (ValueError, RecursionError):
+        parse_object(text)
+    except ValueError:
         return False
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return values
-
-
-def _no_number(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    return True
 
 
 def perplexity(logprobs: Sequence[float]) -> float | None:

@@ -7,7 +7,6 @@ Only `tokenizer.json` and `tokenizer_config.json` are read, as data: code that a
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from deepinfer.errors import TokenizerError
+from deepinfer.strict_json import unique_keys
 
 REMEDY = "copy the file from the published checkpoint"
 
@@ -22,7 +22,7 @@ REMEDY = "copy the file from the published checkpoint"
 def read_json_object(file: Path) -> dict[str, Any]:
     """The JSON object in `file`. Errors: TokenizerError naming the file and what to do."""
     try:
-        values = json.loads(file.read_bytes().decode("utf-8"), object_pairs_hook=_unique)
+        values = json.loads(file.read_bytes().decode("utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise TokenizerError(f"{file}: not found; {REMEDY}") from None
     except OSError as error:
@@ -33,14 +33,6 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise TokenizerError(f"{file}: is not valid JSON ({error}); {REMEDY}") from error
     if not isinstance(values, dict):
         raise TokenizerError(f"{file}: must hold a JSON object; {REMEDY}")
-    return values
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice[:200]!r} appears twice")
     return values
 
 

@@ -1,4 +1,4 @@
-"""JSON from a checkpoint, read without trust: duplicate keys, NaN and deep nesting are errors."""
+"""JSON of others, read without trust: duplicate keys, NaN and deep nesting are errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for `object_pairs_hook`; ValueError for a key that comes twice."""
     result = dict(pairs)
     if len(result) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
@@ -19,16 +20,15 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """One JSON object from UTF-8 bytes.
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """One JSON object from UTF-8 bytes or from text.
 
     Errors: ValueError with the reason, whatever is wrong (encoding, syntax, a key twice, NaN,
     nesting too deep, an integer of thousands of digits, not an object).
     """
     try:
-        value = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except MemoryError:
