@@ -11,7 +11,9 @@ import inspect
 import sys
 from pathlib import Path
 
-from deepinfer.backend import CONTRACT_VERSION, FAMILIES, OPERATORS, Device
+from deepinfer.backend import CONTRACT_VERSION, OPERATORS
+from deepinfer.backend.base import FAMILIES
+from deepinfer.backend.device import Device
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "contract.md"
 COMMAND = "python scripts/make_contract_page.py"

@@ -1,25 +1,19 @@
-"""The operator contract: what a backend supplies, how one is found, and who runs what."""
+"""All that the author of a backend needs: the hooks, the operators, and the values they take.
+
+What only the core uses is imported from its module: `registry` finds and selects backends,
+`resolution` binds operators.
+"""
 
 from deepinfer.backend.attention import Attention, IndexerWeights, OutputWeights, WindowSpan
-from deepinfer.backend.base import FAMILIES, OPERATORS, Backend, Contract, family_of
-from deepinfer.backend.batch import (
-    CONTEXT,
-    WINDOW,
-    Batch,
-    Plan,
-    Pool,
-    Region,
-    Table,
-    block_of,
-)
+from deepinfer.backend.base import OPERATORS, Backend, Contract
+from deepinfer.backend.batch import Batch, Plan, Pool, Region, Table, block_of
 from deepinfer.backend.cache import Cache, CompressorState, CompressorWeights
 from deepinfer.backend.dense import AttentionWeights, Dense
-from deepinfer.backend.device import Device, Memory
+from deepinfer.backend.device import Memory
 from deepinfer.backend.engram import Engram, EngramWeights, NgramHash
 from deepinfer.backend.experts import Experts, MlpWeights, RouterWeights
 from deepinfer.backend.hooks import (
     CONTRACT_VERSION,
-    ENTRY_POINT_GROUP,
     Availability,
     BackendSpec,
     Mode,
@@ -27,8 +21,8 @@ from deepinfer.backend.hooks import (
     hookimpl,
 )
 from deepinfer.backend.hyper import Advanced, Entered, HyperConnections, MixSite, SubLayer
-from deepinfer.backend.operators import CallSpec, Fact, Support, primitive, step
-from deepinfer.backend.sampling import Purpose, Sampling, SamplingParameters
+from deepinfer.backend.operators import CallSpec, Fact, Support
+from deepinfer.backend.sampling import Sampling, SamplingParameters
 from deepinfer.backend.speculation import Speculation
 from deepinfer.backend.values import (
     Activation,
@@ -53,76 +47,21 @@ from deepinfer.backend.values import (
     stored_bytes,
 )
 
-__all__ = [
-    "CONTEXT",
-    "CONTRACT_VERSION",
-    "ENTRY_POINT_GROUP",
-    "FAMILIES",
-    "OPERATORS",
-    "WINDOW",
-    "Activation",
-    "Advanced",
-    "Attention",
-    "AttentionWeights",
-    "Availability",
-    "Backend",
-    "BackendSpec",
-    "Batch",
-    "Cache",
-    "CallSpec",
-    "Compressed",
-    "CompressorState",
-    "CompressorWeights",
-    "Contract",
-    "Dense",
-    "Device",
-    "Engram",
-    "EngramWeights",
-    "Entered",
-    "ExpertSource",
-    "Experts",
-    "Fact",
-    "Group",
-    "HyperConnections",
-    "IndexerWeights",
-    "LinearSource",
-    "Memory",
-    "Mix",
-    "MixSite",
-    "MlpWeights",
-    "Mode",
-    "NgramHash",
-    "Numerics",
-    "OutputWeights",
-    "PackedExperts",
-    "PackedLinear",
-    "PackedTable",
-    "Packing",
-    "Plan",
-    "Pool",
-    "Projection",
-    "Purpose",
-    "Region",
-    "Routed",
-    "RouterWeights",
-    "Routing",
-    "Sampling",
-    "SamplingParameters",
-    "Selection",
-    "Setting",
-    "Source",
-    "Speculation",
-    "SubLayer",
-    "Support",
-    "Table",
-    "TopLogprobs",
-    "Weights",
-    "WindowSpan",
-    "accumulation_dtype",
-    "block_of",
-    "family_of",
-    "hookimpl",
-    "primitive",
-    "step",
-    "stored_bytes",
+# fmt: off
+__all__ = [  # noqa: RUF022 - by purpose
+    # the hooks of a plugin
+    "CONTRACT_VERSION", "Availability", "BackendSpec", "Mode", "Setting", "hookimpl",
+    # the operators, all together and by family
+    "OPERATORS", "Attention", "Backend", "Cache", "CallSpec", "Contract", "Dense", "Engram",
+    "Experts", "Fact", "HyperConnections", "Sampling", "Speculation", "Support",
+    # values that operators and services take and return
+    "Activation", "Advanced", "AttentionWeights", "Batch", "Compressed", "CompressorState",
+    "CompressorWeights", "EngramWeights", "Entered", "ExpertSource", "Group", "IndexerWeights",
+    "LinearSource", "Memory", "Mix", "MixSite", "MlpWeights", "NgramHash", "Numerics",
+    "OutputWeights", "PackedExperts", "PackedLinear", "PackedTable", "Packing", "Plan", "Pool",
+    "Projection", "Region", "Routed", "RouterWeights", "Routing", "SamplingParameters", "Selection",
+    "Source", "SubLayer", "Table", "TopLogprobs", "Weights", "WindowSpan",
+    # what several operators compute
+    "accumulation_dtype", "block_of", "stored_bytes",
 ]
+# fmt: on

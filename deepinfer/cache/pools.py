@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from deepinfer.backend import CONTEXT, WINDOW, CompressorState, Contract, Pool, Region
+from deepinfer.backend import CompressorState, Contract, Pool, Region
+from deepinfer.backend.batch import CONTEXT, WINDOW
 from deepinfer.cache.copies import Copies
 from deepinfer.cache.layout import CacheLayout
 from deepinfer.formats import WINDOW as WINDOW_FORMAT

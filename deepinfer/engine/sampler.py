@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Contract, Purpose, SamplingParameters
+from deepinfer.backend import Contract, SamplingParameters
+from deepinfer.backend.sampling import Purpose
 from deepinfer.engine.request import Sequence as Running
 from deepinfer.engine.request import TokenLogprobs
 from deepinfer.engine.sampling_params import SamplingParams

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from deepinfer.backend import ENTRY_POINT_GROUP, registry
+from deepinfer.backend import registry
+from deepinfer.backend.hooks import ENTRY_POINT_GROUP
 from deepinfer.engine import Engine
 from tests.backend.engines import logits
 from tests.backend.plugins import FakeEntry

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CONTEXT, WINDOW, Batch, Pool, Region, Table, block_of
+from deepinfer.backend import Batch, Pool, Region, Table, block_of
+from deepinfer.backend.batch import CONTEXT, WINDOW
 from deepinfer.formats import MAIN
 
 TABLE = Table(torch.tensor([[5, 6, 0], [7, 8, 9]]), torch.tensor([0, 2]))

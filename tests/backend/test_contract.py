@@ -9,7 +9,9 @@ from typing import NoReturn
 
 import pytest
 
-from deepinfer.backend import FAMILIES, OPERATORS, Backend, Contract, Device, family_of
+from deepinfer.backend import OPERATORS, Backend, Contract
+from deepinfer.backend.base import FAMILIES, family_of
+from deepinfer.backend.device import Device
 from deepinfer.backend.operators import declaration_of
 
 # Changing this list is a change of the contract: raise CONTRACT_VERSION with it.

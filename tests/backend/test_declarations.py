@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.backend import Backend, primitive, step
+from deepinfer.backend import Backend
+from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.registry import select_backend
 from deepinfer.errors import BackendContractError
 from tests.backend.conftest import Install

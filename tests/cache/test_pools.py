@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deepinfer.backend import CONTEXT, Contract
-from deepinfer.backend import WINDOW as WINDOW_GROUP
+from deepinfer.backend import Contract
+from deepinfer.backend.batch import CONTEXT
+from deepinfer.backend.batch import WINDOW as WINDOW_GROUP
 from deepinfer.cache import CacheLayout, CacheManager, CachePools
 from deepinfer.formats import INDEX, MAIN, WINDOW
 from deepinfer_reference.backend import ReferenceBackend

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from deepinfer.backend import Purpose, SamplingParameters
+from deepinfer.backend import SamplingParameters
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import Operators, resolve
+from deepinfer.backend.sampling import Purpose
 
 INF, NAN = float("inf"), float("nan")
 WIDTHS = [1, 2, 3, 5, 15, 16, 17, 31, 33, 64, 100, 129, 300, 1025]

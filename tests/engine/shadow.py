@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deepinfer.backend import Batch, Purpose, SamplingParameters
+from deepinfer.backend import Batch, SamplingParameters
+from deepinfer.backend.sampling import Purpose
 from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
 from deepinfer.engine.core import EngineCore

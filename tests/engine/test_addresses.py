@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.backend import CONTEXT, WINDOW, Batch, Pool, Region, Table, block_of
+from deepinfer.backend import Batch, Pool, Region, Table, block_of
+from deepinfer.backend.batch import CONTEXT, WINDOW
 from deepinfer.engine import Chunk, Engine
 from deepinfer.formats import MAIN
 from tests.engine.runs import random_tokens, sequences

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from deepinfer.backend import CONTEXT, WINDOW, Batch, CompressorState, Pool, Region, Table
+from deepinfer.backend import Batch, CompressorState, Pool, Region, Table
+from deepinfer.backend.batch import CONTEXT, WINDOW
 from deepinfer.formats import INDEX, MAIN
 from deepinfer.formats import WINDOW as WINDOW_FORMAT
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deepinfer.backend import CONTRACT_VERSION, OPERATORS, CallSpec, family_of
+from deepinfer.backend import CONTRACT_VERSION, OPERATORS, CallSpec
+from deepinfer.backend.base import family_of
 from deepinfer_reference import plugin
 from deepinfer_reference.backend import ReferenceBackend
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.backend import ENTRY_POINT_GROUP, Setting
+from deepinfer.backend import Setting
+from deepinfer.backend.hooks import ENTRY_POINT_GROUP
 from deepinfer.backend.registry import load
 from deepinfer.cli import env
 from deepinfer.settings.catalogue import VARIABLES

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CONTEXT, WINDOW, Batch, CompressorState, Pool, Region, Table
+from deepinfer.backend import Batch, CompressorState, Pool, Region, Table
+from deepinfer.backend.batch import CONTEXT, WINDOW
 from deepinfer.conformance.oracles.pages import block_numbers, byte_columns
 from deepinfer.conformance.values import make
 from deepinfer.formats import INDEX, MAIN

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CallSpec, Fact, Purpose, SamplingParameters
+from deepinfer.backend import CallSpec, Fact, SamplingParameters
+from deepinfer.backend.sampling import Purpose
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.experts import rows_range
 from deepinfer.conformance.oracles import sampling as oracle

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import (
-    WINDOW,
     Activation,
     AttentionWeights,
     CompressorState,
@@ -30,6 +29,7 @@ from deepinfer.backend import (
     Selection,
     WindowSpan,
 )
+from deepinfer.backend.batch import WINDOW
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.backend.resolution import Operators
 from deepinfer.config import YarnConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CONTEXT, Activation, Batch, Contract, Pool, Region, Table
+from deepinfer.backend import Activation, Batch, Contract, Pool, Region, Table
+from deepinfer.backend.batch import CONTEXT
 from deepinfer.conformance.golden.metrics import NAN
 from deepinfer.formats import EntryFormat, Scheme, dequantise, e2m1, e4m3, quantise
 

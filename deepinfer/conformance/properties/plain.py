@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from deepinfer.backend import Fact, Purpose
+from deepinfer.backend import Fact
+from deepinfer.backend.sampling import Purpose
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.cases.device import DTYPES as DEVICE_DTYPES
 from deepinfer.conformance.cases.experts import SCALE
