@@ -14,10 +14,10 @@ Question = Callable[[CallSpec], object]
 
 @dataclass(frozen=True)
 class OperatorSupport:
-    """Whether all calls of an operator are answered with yes.
+    """Whether a backend runs all calls of one operator.
 
-    refusal: why not; None when they are. bounds: the sub-range in which they are, empty when it is
-    all of it; reason: why only there.
+    refusal: why it does not; None when it does. bounds: the ranges in which it does, empty when it
+    does everywhere. reason: why only in those ranges.
     """
 
     refusal: str | None = None
@@ -26,7 +26,7 @@ class OperatorSupport:
 
     @property
     def is_whole(self) -> bool:
-        """Yes to every call, whatever its ranges."""
+        """Whether every call is supported, whatever its rows and lengths."""
         return self.refusal is None and not self.bounds
 
 
@@ -37,12 +37,14 @@ def operator_support(
     measured: Mapping[str, str],
     method: str = "supports",
 ) -> OperatorSupport:
-    """Ask about every call; the first no is the answer for all.
+    """Ask a backend about every call of one operator and combine its answers.
 
-    name: of the backend, for errors. question: its `supports`, or the `method` named. measured:
-    ranges that are known at call time. Bounds of several calls are intersected: at call time
-    nothing tells which of them a call is. A bound on what is not known then, or of which nothing
-    is left, is a no.
+    name: of the backend, for errors. question: its `supports`, or the method that `method` names.
+    measured: ranges that are known when the operator is called.
+
+    The first refusal refuses the operator. Ranges of several calls are intersected, because nothing
+    tells at run time which of the calls is being made. A range that is not known at run time, or of
+    which nothing is left, refuses the operator too.
     """
     bounds: Bounds = {}
     reason = ""
@@ -66,7 +68,7 @@ def operator_support(
 
 
 def ask(name: str, question: Question, call: CallSpec, method: str = "supports") -> Support:
-    """One answer; BackendContractError when it raises or is no `Support`."""
+    """Ask about one call. BackendContractError where the method raises or returns no `Support`."""
     try:
         answer = question(call)
     except Exception as error:

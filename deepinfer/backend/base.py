@@ -1,4 +1,4 @@
-"""`Backend`: the class that a plugin returns, and the list of all operators of the contract."""
+"""`Backend`, the class that a plugin returns, and the list of all operators of the contract."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Backend(Contract):
     """Base of every backend. Override the operators that the device has, nothing else.
 
     An operator that is not overridden is run by the step's default body or by the reference.
-    `operators` is the resolved table, set before the first call, for a native operator that wants
-    to call others. `batch_invariant` names the operators whose rows do not depend on the rest of
-    the batch. `nondeterministic` names those whose repeats may give other bits; of all others the
-    same call gives the same bits again.
+    `operators` holds all operators as they were resolved, for a native operator that wants to call
+    others; it is set before the first call. `batch_invariant` names the operators whose rows do not
+    depend on the rest of the batch. `nondeterministic` names the operators that may give other bits
+    when they are repeated. All others give the same bits for the same call.
     """
 
     operators: Contract
@@ -50,19 +50,19 @@ class Backend(Contract):
         self.device = torch.device(device)
 
     def supports(self, call: CallSpec) -> Support:
-        """May this backend's own operator run the call? Asked once per call, before weights."""
+        """Whether this backend's own operator runs the call. Asked before any weight is read."""
         return Support.yes()
 
     def supports_reference(self, call: CallSpec) -> Support:
-        """May the reference run the call on this device, in its plain torch operators?
+        """Whether the reference runs the call on this device, in its plain torch operators.
 
-        Asked where the reference would fall in; a no sends the call to the host. Override it
-        where torch has gaps on the device (a dtype, a sort).
+        Asked where the reference would stand in for a missing operator; a refusal sends the call to
+        the host. Override it where torch has gaps on the device (a dtype, a sort).
         """
         return Support.yes()
 
     def packing(self, operator: str, weights: Weights) -> Packing | None:
-        """Memory that a packing operator of this backend takes; None where it does not say."""
+        """Memory that a packing operator of this backend will take; None where it is not known."""
         return None
 
     @classmethod
@@ -90,7 +90,6 @@ OPERATORS: dict[str, str] = {name: one.kind for name, one in DECLARATIONS.items(
 
 
 def family_of(operator: str) -> str:
-    """The family that defines an operator."""
     for family, cls in FAMILIES.items():
         if operator in cls.__dict__:
             return family

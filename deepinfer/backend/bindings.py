@@ -1,4 +1,4 @@
-"""`Binding`: who runs an operator and why; the names of those who may."""
+"""`Binding`: which provider runs an operator, and why."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ HOST = "host"
 MISSING = "missing"
 
 PROVIDERS = (NATIVE, COMPOSED, FALLBACK, HOST)
-"""Who runs operators: the backend; a step's default body; the reference on the backend's device;
-the reference on the host, with copies there and back."""
+"""What runs operators: the backend; a step's default body; the reference on the device; the host.
+
+On the host it is the reference too, with copies there and back.
+"""
 
 NOT_OVERRIDDEN = "not overridden"
 
 Bounds = dict[str, tuple[int, int]]
-"""Lowest and highest value by the name of a range, both included."""
+"""Lowest and highest value by name of a range, both included."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Who runs an operator: provider (native, composed, fallback, host, missing) and why.
+    """Which provider runs an operator (native, composed, fallback, host, missing), and why.
 
-    bounds: the sub-range that a native operator answers, empty when it answers all; remainder: the
-    provider of the calls outside it, or who packs the same weights again to read them. is_called:
-    the model calls it, or a step that is composed does.
+    bounds: the ranges in which a native operator runs, empty when it runs everywhere. remainder:
+    the provider of the calls outside these ranges, or the one that packs the same weights a second
+    time to read them. is_called: whether the model or a composed step calls the operator.
     """
 
     operator: str
@@ -41,7 +43,7 @@ class Binding:
 
     @property
     def lacks(self) -> bool:
-        """Does the reference run a call that the model makes?"""
+        """Whether the reference runs a call that the model makes."""
         return self.is_called and bool({FALLBACK, HOST} & set(self.providers))
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,7 +60,7 @@ class Binding:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Everyone who may run a call of the operator."""
+        """Every provider that may run a call of the operator."""
         return (self.provider, self.remainder) if self.remainder else (self.provider,)
 
 

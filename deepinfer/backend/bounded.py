@@ -13,15 +13,15 @@ from deepinfer.backend.bindings import HOST, NATIVE, Bounds
 from deepinfer.backend.functions import Function, at, positional
 
 Counts = Counter[tuple[str, str]]
-"""Calls by (operator, provider), of operators whose provider is decided call by call or is HOST."""
+"""Calls by (operator, provider), for operators whose provider is chosen call by call or is HOST."""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """An operator that is native within bounds and another's outside them.
+    """An operator that the backend runs within bounds and another provider outside them.
 
-    outside: None for a step's default body, which needs the table that it calls into. remainder:
-    the provider of the outside. counts: how many calls went where.
+    outside: what runs outside; None for a step's default body, which needs the operators that it
+    calls. remainder: the provider outside. counts: calls so far by provider.
     """
 
     operator: str
@@ -32,7 +32,7 @@ class Bounded:
     counts: Counts
 
     def on(self, table: Contract) -> Function:
-        """The function that decides, by the sizes of each call's arguments."""
+        """The function that chooses the provider by the sizes of each call's arguments."""
         operator, inside, counts = self.operator, self.inside, self.counts
         outside = self.outside or getattr(Contract, operator).__get__(table)
         measured = DECLARATIONS[operator].measured

@@ -1,7 +1,7 @@
 """What a backend class declares, checked against the contract when the backend is created.
 
-A name that the contract does not have would never be called or looked up, and its author would
-not learn of it.
+Nothing would ever call or look up a name that the contract does not have. Without this check its
+author would not notice.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from deepinfer.errors import BackendContractError
 
 PROMISES = ("batch_invariant", "nondeterministic")
 LIKENESS = 0.7
-"""How alike the names of a method and of an operator must be for it to be taken as misspelt."""
+"""A method's name that is at least this similar to an operator's is taken as misspelt."""
 
 
 def check_declarations(backend: Backend, who: str) -> None:
-    """BackendContractError for an operator that the contract does not have.
+    """BackendContractError where a backend declares what the contract does not have.
 
-    Such are names in `batch_invariant` and `nondeterministic`, methods marked with `primitive` or
-    `step`, and methods with the arguments of an operator and nearly its name. who: the backend with
-    its origin, for the message.
+    Checked are the names in `batch_invariant` and `nondeterministic`, methods marked with
+    `primitive` or `step`, and methods that have the arguments of an operator and nearly its name.
+    who: the backend with its origin, for the message.
     """
     for message in (*_promises(backend), *_methods(type(backend))):
         raise BackendContractError(f"{who}: {message}")
@@ -75,7 +75,7 @@ def _arguments(function: Any) -> list[str]:
 
 
 def nearest(name: str) -> str | None:
-    """The operator whose name is most like this one, if any is."""
+    """The operator whose name is most similar, or None where none is similar."""
     found = difflib.get_close_matches(name, OPERATORS, 1, LIKENESS)
     return found[0] if found else None
 

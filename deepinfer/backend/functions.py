@@ -1,4 +1,4 @@
-"""Functions around an operator's own: arguments in order, errors with a name, taps, absence."""
+"""Functions around operators: order of arguments, errors that name the backend, taps, absence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def positional(operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def at(operator: str, path: str) -> Callable[[tuple[Any, ...]], Any]:
-    """Reads a path of a declaration from positional arguments; None where a part is None."""
+    """The function that reads a declared path from positional arguments.
+
+    It returns None where a part of the path is None.
+    """
     parameter, *attributes = path.split(".")
     place = list(_signature(operator).parameters).index(parameter) - 1  # without self
     get = python_operator.attrgetter(".".join(attributes)) if attributes else None
@@ -41,7 +44,7 @@ def at(operator: str, path: str) -> Callable[[tuple[Any, ...]], Any]:
 
 
 def missing(message: str) -> Callable[..., NoReturn]:
-    """Stands for an operator that nobody has and that the model did not announce."""
+    """A function for an operator that has no provider because the model did not announce it."""
 
     def call(*args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedOperatorError(message)
@@ -72,7 +75,7 @@ def guarded(function: Function, backend: str, operator: str) -> Function:
 
 
 def tapped(function: Function, operator: str, taps: tuple[Tap, ...]) -> Function:
-    """Call every tap after the function; what one returns replaces the result."""
+    """Call every tap after the function. A result of a tap that is not None replaces its own."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
-"""The door: what a backend plugin exports through the entry-point group `deepinfer.backends`.
+"""The hooks that a plugin implements, and the records that they exchange.
 
-One module per backend, registered with pluggy. Hooks run at start only.
+A plugin is one module, registered under the entry-point group `deepinfer.backends`. Its hooks run
+at start only.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What a backend says of itself. name: its entry point's. modes: the first is the default.
+    """What a plugin states about its backend.
 
-    computes: False for a backend that only has the right shapes; commands that answer prompts
+    name: that of its entry point. modes: the first one is the default. computes: False for a
+    backend whose results have the right shapes and nothing else; commands that answer prompts
     refuse it.
     """
 
@@ -75,8 +77,8 @@ class BackendSpec:
 class Availability:
     """Whether a backend can run on this machine, found out without importing anything heavy.
 
-    rank: preference among usable backends when none is named, higher first; a negative rank is
-    never chosen by itself. reasons: why not, or what was found. remedy: what to install.
+    rank: preference among usable backends when none is named, higher first; one with a negative
+    rank must be named. reasons: why it cannot run, or what was found. remedy: what to install.
     """
 
     usable: bool

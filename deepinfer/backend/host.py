@@ -1,8 +1,8 @@
-"""Operators of the host: the reference on "cpu" for a device that cannot run its body.
+"""Operators that run on the host, for a device that cannot run the reference.
 
-Tensors of the arguments are copied to the host, inside dataclasses, named tuples, lists and tuples
-too; what the operator returns, and what the contract says it writes in place, is copied back. Every
-call waits for the device and moves whole pools: it makes an operator available, not fast.
+Tensors in the arguments are copied to the host, also those inside dataclasses, named tuples, lists
+and tuples. Results and what the contract says is written in place are copied back. Every call waits
+for the device and moves whole pools: this makes an operator available, not fast.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OPAQUE = (Plan, Source)
 
 
 class Capture:
-    """Whether a function is being captured, in which the host cannot take part."""
+    """Whether a function is being captured; an operator of the host cannot run in a capture."""
 
     def __init__(self) -> None:
         self.active = False
 
     def watched(self, function: Callable[[], None]) -> Callable[[], None]:
-        """The function, known to be captured while it runs."""
+        """The function, which is known to be captured while it runs."""
 
         def run() -> None:
             self.active = True
@@ -44,13 +44,13 @@ class Capture:
 
 
 class Twins:
-    """Weights that were packed twice: for the device, and by the host for its operators."""
+    """Weights that are packed twice: on the device for its operators, on the host for its own."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[object, object]] = {}
 
     def packer(self, device: Function, host: Function) -> Function:
-        """Packs for the device, and on the host as well; the device's value travels."""
+        """Pack on the device and on the host; the result is the device's value."""
 
         def pack(*args: Any, **kwargs: Any) -> Any:
             packed = device(*args, **kwargs)
@@ -60,7 +60,7 @@ class Twins:
         return pack
 
     def on_host(self, packed: object) -> object:
-        """What the host packed of the same source; the value itself where the host packed it."""
+        """The host's packed value of the same source, or the value itself if the host packed it."""
         kept = self._kept.get(id(packed))
         return packed if kept is None else kept[1]
 
@@ -102,7 +102,7 @@ def on_host(
 
 
 class _Copies:
-    """Copies of one call. A tensor that is met again is not copied again, in either direction."""
+    """The copies of one call. Each tensor is copied once in each direction."""
 
     def __init__(self, backend: Backend, twins: Twins) -> None:
         self._backend = backend

@@ -53,5 +53,5 @@ class MemorySource(Source):
 
 
 def _fits(stored: torch.dtype, dtype: str) -> bool:
-    """Are values of `stored` those of the safetensors type, as they are or as its raw bytes?"""
+    """Whether values of `stored` are those of the safetensors type, directly or as raw bytes."""
     return _NAMES.get(stored) == dtype or (stored == torch.uint8 and dtype in BYTE_DTYPES)

@@ -1,4 +1,4 @@
-"""`Operators`: the resolved table that the model calls."""
+"""`Operators`: all operators as they were resolved, for the model to call."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SERVICES = tuple(
 
 @dataclass(frozen=True)
 class Shared:
-    """What a table and its tapped copies have in common: counts, and the state of a capture."""
+    """What a table and its tapped copies share: counts of calls, and the state of a capture."""
 
     counts: Counts = field(default_factory=Counts)
     capture: Capture = field(default_factory=Capture)
 
 
 class Operators(Contract):
-    """The resolved table. Bound operators are instance attributes that shadow the contract's.
+    """The resolved operators. They are instance attributes that shadow the contract's methods.
 
-    A composed step is the contract's own body, whose `self` is this table, so that its inner calls
-    are resolved by it too.
+    A composed step is the contract's own body. Its `self` is this table, so its inner calls use the
+    resolved operators too.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Operators(Contract):
         packers: Mapping[str, Sequence[Packer]],
         taps: tuple[Tap, ...] = (),
     ) -> None:
-        """functions: what runs each operator that is not composed. packers: who packs what, more
-        than one where weights are packed more than once. taps: see `tapped`.
+        """functions: what runs each operator that is not composed. packers: what packs each kind of
+        weight, several where it is packed more than once. taps: see `tapped`.
         """
         self.backend = backend
         self.device = backend.device
@@ -73,28 +73,28 @@ class Operators(Contract):
     def providers(self, provider: str) -> list[str]:
         """Names of the operators that a provider runs, sorted.
 
-        An operator with a sub-range counts for the provider inside it.
+        An operator with bounds counts for the provider inside them.
         """
         return sorted(n for n, binding in self.bindings.items() if binding.provider == provider)
 
     def bounded(self) -> list[Binding]:
-        """Bindings of operators that are native in a sub-range only, by name."""
+        """Bindings of operators that are native within bounds only, by name."""
         return [self.bindings[name] for name in sorted(self.bindings) if self.bindings[name].bounds]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Calls so far by operator and provider: of operators with a sub-range, and the host's."""
+        """Calls so far by operator and provider: of operators with bounds, and of the host's."""
         found: dict[str, dict[str, int]] = {}
         for (operator, provider), count in sorted(self._shared.counts.items()):
             found.setdefault(operator, {})[provider] = count
         return found
 
     def tapped(self, tap: Tap) -> Operators:
-        """The same table, calling `tap(operator, arguments, result)` after every operator.
+        """A copy that calls `tap(operator, arguments, result)` after every operator.
 
         Arguments are in the order of the contract's signature, however they were passed. What the
-        tap returns replaces the result, unless it is None. Calls that a native operator makes on
-        its own are not seen. Taps of this table stay.
+        tap returns replaces the result, unless it is None. Calls inside a native operator are not
+        seen. Taps of this table are kept.
         """
         taps = (*self._taps, tap)
         return Operators(
@@ -102,7 +102,7 @@ class Operators(Contract):
         )
 
     def summary(self) -> str:
-        """One line for start-up: how many operators each provider runs."""
+        """One line: how many operators each provider runs."""
         counts = {name: len(self.providers(name)) for name in PROVIDERS}
         bounded = len(self.bounded())
         partly = f" ({bounded} in a sub-range)" if bounded else ""

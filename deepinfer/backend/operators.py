@@ -1,4 +1,4 @@
-"""Marks for operators, and the records of who may run one: `CallSpec` and `Support`.
+"""How the contract declares operators, and how a backend says which calls it runs.
 
 A *primitive* has no body in the contract. A *step* is a larger operator whose default body is its
 definition in smaller operators of the same contract, called through `self`.
@@ -64,9 +64,9 @@ def declaration_of(function: object) -> Declaration | None:
 class CallSpec:
     """One kind of call that the model makes, known before any weight is read.
 
-    operator: its name. facts: what never changes (heads, widths, blocks, scales, top-k, dtypes,
-    formats), sorted by name. ranges: (lowest, highest) of what does (rows, lengths). step: the
-    step whose default body makes this call, or None when the model makes it.
+    operator: its name. facts: what is the same in every such call (heads, widths, blocks, scales,
+    top-k, dtypes, formats), sorted by name. ranges: (lowest, highest) of what varies (rows,
+    lengths). step: the step whose default body makes this call, or None when the model makes it.
     """
 
     operator: str

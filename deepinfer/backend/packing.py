@@ -1,4 +1,4 @@
-"""Who packs weights: packed values are opaque, so whoever reads one must have packed it."""
+"""Which provider packs weights: only the provider that packed a value knows its format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READERS = {
     "pack_table": ("embed", "gather"),
     "pack_experts": ("expert_mlp",),
 }
-"""Operators that make an opaque value, and the primitives that read it."""
+"""Operators that make a packed value, and the primitives that read it."""
 
 PACKERS = ("pack_vector", *READERS)
 """Operators that take weights."""
@@ -22,7 +22,7 @@ Live = Callable[[str], bool]
 
 
 class Packer(NamedTuple):
-    """One who packs: its provider's name, and the backend that runs the operator."""
+    """A provider that packs: its name, and the backend that runs the operator."""
 
     provider: str
     backend: Backend
@@ -35,11 +35,11 @@ def unreadable(
     bindings: Mapping[str, Binding],
     live: Live,
 ) -> str:
-    """What is wrong with a table in which the reference would read what the backend packed.
+    """Why the reference would have to read what the backend packed; "" where it would not.
 
-    name: of the backend. live: does the model call this operator? The host is no such case, since
-    it packs for itself; nor is a backend that reads the reference's through `operators`. "" where
-    nothing is wrong.
+    name: of the backend. live: whether the model calls an operator. The host packs for itself and
+    needs no such check. Nor does a backend that reads the reference's packed values through
+    `operators`.
     """
     for packer, readers in READERS.items():
         inherited = getattr(type(backend), packer) is getattr(type(reference), packer)
@@ -57,9 +57,9 @@ def unreadable(
 
 
 def host_packers(bindings: Mapping[str, Binding], live: Live) -> dict[str, bool]:
-    """Packers whose readers include the host: True where the host reads all that is packed.
+    """Packers with a reader on the host; True where every reader is on the host.
 
-    Where it reads a part only, weights are packed twice.
+    Where only some readers are on the host, weights are packed twice.
     """
     found = {}
     for packer, readers in READERS.items():

@@ -33,7 +33,7 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Installed:
-    """One installed backend plugin as it was found: loaded, or with the error of its loading."""
+    """One installed backend plugin: loaded, or with the error that its loading raised."""
 
     name: str
     distribution: str
@@ -45,16 +45,16 @@ class Installed:
 
     @property
     def origin(self) -> str:
-        """Distribution, version and file; of all of them where several have the name."""
+        """Distribution, version and file; those of every plugin where several have the name."""
         return "; ".join(str(origin) for origin in self.origins)
 
     @property
     def usable(self) -> bool:
-        """Loaded, of the right contract version, and usable on this machine."""
+        """Whether it is loaded, has the right contract version, and can run on this machine."""
         return self.availability is not None and self.availability.usable
 
     def reasons(self) -> str:
-        """Why it is not usable, and what to do, in one line."""
+        """One line that says why it is not usable, and what to do."""
         if self.error:
             return self.error.strip().splitlines()[-1]
         if self.availability is None:
@@ -78,8 +78,9 @@ class Selected:
     def create(self, device: str | None = None) -> Backend:
         """Build the backend on the mode's device, or on another one.
 
-        BackendContractError for an exception in the plugin, another type than `Backend`, and a
-        declared operator that the contract does not have; it names the plugin and its origin.
+        Raises BackendContractError for an exception in the plugin, for a result that is no
+        `Backend`, and for a declared operator that the contract does not have. The error names the
+        plugin and its origin.
         """
         who = f"backend {self.spec.name!r} ({self.origin or self.spec.distribution})"
         try:
@@ -152,7 +153,7 @@ def load(name: str, entries: list[EntryPoint], mode: str | None = None) -> Insta
 
 
 def _checked(name: str, spec: object) -> BackendSpec:
-    """The answer of `deepinfer_backend`, if it is one of this contract."""
+    """The backend's specification; BackendContractError where it is not one of this contract."""
     if not isinstance(spec, BackendSpec):
         raise BackendContractError(
             f"deepinfer_backend returned {type(spec).__name__}, expected BackendSpec"
@@ -169,7 +170,7 @@ def _checked(name: str, spec: object) -> BackendSpec:
 
 
 def _check_version(spec: BackendSpec) -> None:
-    """Same major; an older minor has fewer operators, which have default bodies."""
+    """Require the same major version. An older minor only lacks operators with default bodies."""
     try:
         major, minor = (int(part) for part in spec.contract_version)
     except (TypeError, ValueError):
@@ -209,7 +210,7 @@ def _listed(backends: Iterable[Installed]) -> str:
 
 
 def _fault(backend: Installed) -> str:
-    """Which plugin could not be loaded, where it is from, why, and what is expected of one."""
+    """Which plugin could not be loaded, where it is from, why, and what a plugin has to supply."""
     expected = ""
     if backend.error.startswith("Traceback"):
         expected = (
@@ -224,7 +225,7 @@ def _fault(backend: Installed) -> str:
 
 
 def _skipping(skip: Iterable[str], names: Iterable[str]) -> str:
-    """The variable that skips `names` beside what is skipped already."""
+    """How to set the variable that skips `names` beside those that are skipped already."""
     return f"{SKIP_BACKENDS}={','.join([*skip, *names])}"
 
 
@@ -324,8 +325,10 @@ def _no_mode(spec: BackendSpec, mode: str | None) -> str:
 
 
 def refuse_null(selected: Selected, allowed: bool | None) -> None:
-    """UsageError for a backend that computes nothing, unless that is what was asked for; None
-    where it cannot be asked for."""
+    """UsageError for a backend that computes nothing, unless the user allowed one.
+
+    allowed: None where the user has no way to allow it.
+    """
     if not (selected.spec.computes or allowed):
         remedy = "" if allowed is None else ", or pass --allow-null (allow_null=True)"
         raise UsageError(

@@ -1,9 +1,9 @@
 """Resolution: which function runs each operator, decided once at start.
 
-Order: the backend's own; else the step's default body, its inner calls resolved in the same way;
-else the reference's primitive on the backend's device; else the same on the host, with copies. An
-operator that the backend answers for a sub-range is its own inside it and goes on in that order
-outside. A fallback is never silent.
+The first of these that can run an operator is bound: the backend's own; the step's default body,
+whose inner calls are resolved in the same way; the reference's primitive on the backend's device;
+the same on the host, with copies. An operator that the backend runs within bounds is its own there,
+and the next one in this order runs it outside. Every fallback is reported.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def resolve(
 
     name: the backend's. reference: the reference on the backend's device. strict: a call that the
     reference would run is an error (DEEPINFER_STRICT_OPERATORS). host: makes the reference on the
-    host, when it is needed; None: what the reference cannot run on the device cannot run. A call
-    inside a step counts only where that step is composed.
+    host when it is needed; with None a call that the device refuses has no provider. A call inside
+    a step counts only where that step is composed.
 
     Raises UnsupportedOperatorError, naming every such call, when nothing can run one, or when
-    strict; BackendContractError when `supports` raises or answers something else than `Support`.
+    strict; BackendContractError when `supports` raises or does not return a `Support`.
     """
     return _Resolution(name, backend, reference, calls, strict, host).operators()
 
 
 class _Resolution:
-    """One run of `resolve`; answers are kept, so that the backend is asked about a call once."""
+    """One run of `resolve`. Answers are kept, so that the backend is asked about a call once."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class _Resolution:
         ]
 
     def is_live(self, operator: str) -> bool:
-        """Will the operator be called?"""
+        """Whether the model or a composed step calls the operator."""
         return bool(self.live(operator))
 
     def support(self, operator: str) -> OperatorSupport:
-        """Whether the backend's own runs an operator."""
+        """What the backend answers about the calls of its own operator."""
         if operator not in self._support:
             self._support[operator] = (
                 self.asked(self.name, self.backend.supports, operator)
@@ -151,7 +151,7 @@ class _Resolution:
         return operator_support(name, question, self.live(operator), measured, method)
 
     def bind(self, operator: str) -> tuple[Binding, Function | Bounded | None]:
-        """Who runs an operator, and the function; None for a step's default body."""
+        """The provider of an operator, and its function; None for a step's default body."""
         support, kind = self.support(operator), OPERATORS[operator]
         if support.is_whole:
             return Binding(operator, kind, NATIVE), self.own(operator)
@@ -168,12 +168,11 @@ class _Resolution:
         return binding, Bounded(operator, support.bounds, inside, function, other.provider, counts)
 
     def own(self, operator: str) -> Function:
-        """The backend's function."""
         own: Function = getattr(self.backend, operator)
         return own if self.is_reference else guarded(own, self.name, operator)
 
     def fall_back(self, operator: str, refusal: str) -> tuple[Binding, Function]:
-        """Bind a primitive to the reference's: on the device, else on the host."""
+        """Bind a primitive to the reference, on the device or else on the host."""
         here = self.reference_refusal(operator, self.reference, self.backend.supports_reference)
         if here is None:
             function = getattr(self.reference, operator)
@@ -204,7 +203,7 @@ class _Resolution:
     def reference_refusal(
         self, operator: str, reference: Backend, device: Question | None = None
     ) -> str | None:
-        """Why a reference does not run an operator, or the device refuses; None when it runs."""
+        """Why the reference or the device refuses an operator's calls; None if neither does."""
         if operator not in type(reference).native_operators():
             return "the reference does not implement it"
         support = OperatorSupport()
@@ -222,7 +221,7 @@ class _Resolution:
         return self._host
 
     def refuse_fallbacks(self, bindings: dict[str, Binding]) -> None:
-        """Strict: one error about all that the reference would run of the model's calls."""
+        """Raise one error that names every call of the model that the reference would run."""
         lines = []
         for operator, binding in bindings.items():
             if not binding.lacks:
@@ -243,7 +242,7 @@ class _Resolution:
     def bind_packers(
         self, bindings: dict[str, Binding], functions: dict[str, Function | Bounded]
     ) -> None:
-        """See that whoever reads a packed value has packed it."""
+        """Make sure that every reader of a packed value is of the provider that packed it."""
         wrong = unreadable(self.name, self.backend, self.reference, bindings, self.is_live)
         if wrong:
             raise UnsupportedOperatorError(wrong)
@@ -260,7 +259,7 @@ class _Resolution:
             functions[packer] = self.twins.packer(own, pack)
 
     def packers(self, bindings: dict[str, Binding]) -> dict[str, list[Packer]]:
-        """Who packs what, by operator. A vector of the host's is kept on the device."""
+        """The packers of each packing operator. Vectors that the host packs stay on the device."""
         found: dict[str, list[Packer]] = {}
         for operator in PACKERS:
             for provider in bindings[operator].providers:

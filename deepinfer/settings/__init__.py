@@ -1,1 +1,1 @@
-"""Environment variables: what each means, what it is set to, and whether it has an effect here."""
+"""Environment variables: what each one means, its value here, and whether it has an effect."""

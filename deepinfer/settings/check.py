@@ -1,7 +1,7 @@
-"""`check`: nothing that is set is silently ignored.
+"""`check`: a setting that has no effect is refused or reported, never silently ignored.
 
 A value that asks for a missing feature is an error that names the feature. A variable that this
-engine has no use for, and a name with our prefix that nobody knows, give one warning each, once
+engine has no use for, and a name with our prefix that nobody registers, give one warning each, once
 per process, through the logger `deepinfer.settings`.
 """
 
@@ -31,10 +31,10 @@ _lock = threading.Lock()
 
 
 def check(settings: Settings, backend: BackendSettings | None = None) -> None:
-    """Judge what was set, for the backend that will run (None: no backend runs).
+    """Refuse or report the values that were set, for the backend that will run (None: none runs).
 
-    Raises one NotBuiltYetError (a UsageError) that names every feature asked for and missing; the
-    warnings come first. Set logging up before, so that they take its form.
+    Raises one NotBuiltYetError (a UsageError) that names every missing feature that is asked for;
+    the warnings come first. Set up logging before, so that the warnings have its format.
     """
     own = () if backend is None else (backend,)
     known = known_variables(own)
@@ -57,7 +57,7 @@ def check(settings: Settings, backend: BackendSettings | None = None) -> None:
 
 
 def refusal(reading: Reading) -> str | None:
-    """Why a run with this value is refused: it asks for a missing feature. None where it is not."""
+    """The error for a value that asks for a missing feature; None where it does not."""
     variable = reading.variable
     if (
         reading.origin is Origin.DEFAULT
@@ -73,7 +73,7 @@ def refusal(reading: Reading) -> str | None:
 
 
 def remark(reading: Reading, backend: BackendSettings | None = None) -> str | None:
-    """The warning about a value that has no effect here; None where there is none to give."""
+    """The warning about a value that has no effect; None where there is nothing to warn about."""
     variable = reading.variable
     if reading.origin is Origin.DEFAULT or variable.changes_nothing(reading.value):
         return None
@@ -94,7 +94,7 @@ def unknown_remark(name: str, known: Iterable[str], backend: BackendSettings | N
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelt most like `name`, or None where none is near."""
+    """The known name with the most similar spelling, or None where none is similar."""
     stems = {other.removeprefix(PREFIX): other for other in known}
     found = difflib.get_close_matches(name.removeprefix(PREFIX), stems, n=1)
     return stems[found[0]] if found else None

@@ -1,7 +1,7 @@
-"""One variable of the process's environment, read now: for what runs before there are `Settings`.
+"""Read one variable of the process's environment, for code that runs before there are `Settings`.
 
-The kinds and defaults are those of the catalogue. Another variable with a wrong value does not
-matter here.
+Kinds and defaults are those of the catalogue. A wrong value of another variable raises no error
+here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ def text(name: str) -> str | None:
 
 
 def flag(name: str) -> bool:
-    """The value of a switch."""
     return Settings.of(name).flag(name)
 
 
 def names(name: str) -> tuple[str, ...]:
-    """The value of a list of names."""
     return Settings.of(name).names(name)

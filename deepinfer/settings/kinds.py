@@ -52,7 +52,7 @@ def _number(
 
 
 def integer(minimum: int | None = None, maximum: int | None = None) -> Kind:
-    """An integer from `minimum` to `maximum`, both included; None leaves a side open."""
+    """An integer from `minimum` to `maximum`, both included; None means no bound on that side."""
     return _number(
         "integer",
         int,
@@ -87,7 +87,7 @@ def positive() -> Kind:
 
 
 def choice(*words: str) -> Kind:
-    """One of `words`, spelt exactly so."""
+    """One of `words`, spelt exactly like it."""
 
     def read(text: str) -> Value:
         if text not in words:

@@ -25,7 +25,7 @@ PREFIX = "DEEPINFER_"
 
 
 class BackendSetting(Protocol):
-    """What is read of a backend's own setting (`deepinfer.backend.Setting`)."""
+    """The attributes of a backend's setting that are used here (`deepinfer.backend.Setting`)."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class BackendSetting(Protocol):
 
 
 class BackendSettings(Protocol):
-    """What is read of a backend (`deepinfer.backend.BackendSpec`)."""
+    """The attributes of a backend that are used here (`deepinfer.backend.BackendSpec`)."""
 
     @property
     def name(self) -> str: ...
@@ -80,8 +80,9 @@ def read(variable: Variable, environ: Mapping[str, str]) -> Reading:
 def known_variables(backends: Iterable[BackendSettings] = ()) -> dict[str, Variable]:
     """The core's variables and those that `backends` register, by name.
 
-    A backend takes over a variable that has no meaning to the core; several may register the same
-    one. BackendContractError where it registers one that is the core's.
+    A backend takes over a variable that has no meaning to the core, and several backends may
+    register the same one. BackendContractError where a backend registers another variable of the
+    core.
     """
     known = dict(VARIABLES)
     for backend in backends:
@@ -107,7 +108,7 @@ def known_variables(backends: Iterable[BackendSettings] = ()) -> dict[str, Varia
 
 
 def _default(setting: BackendSetting, present: Variable | None) -> Value:
-    """A backend's default, read as the core reads the variable; "" keeps the core's."""
+    """The default of a backend's setting, read by the variable's kind; "" keeps the core's."""
     if present is None:
         return setting.default or None
     if not setting.default:
@@ -174,7 +175,6 @@ class Settings:
         return self.readings[name]
 
     def value(self, name: str) -> Value:
-        """The value of a registered variable."""
         return self.reading(name).value
 
     def origin(self, name: str) -> Origin:
@@ -182,7 +182,6 @@ class Settings:
         return self.reading(name).origin
 
     def flag(self, name: str) -> bool:
-        """The value of a switch."""
         value = self.value(name)
         if not isinstance(value, bool):
             raise _other(name, value, "a switch")
@@ -203,7 +202,6 @@ class Settings:
         return value
 
     def number(self, name: str) -> float:
-        """The value of a number."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _other(name, value, "a number")
@@ -217,7 +215,6 @@ class Settings:
         return value
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The value of a list of names."""
         value = self.value(name)
         if not isinstance(value, tuple):
             raise _other(name, value, "a list of names")
@@ -238,5 +235,5 @@ class Settings:
 
 
 def _other(name: str, value: Value, expected: str) -> TypeError:
-    """A programmer's error: a variable asked for as another kind than it is registered with."""
+    """The TypeError for a variable that is registered with another kind than was expected."""
     return TypeError(f"{name} is {value!r}, not {expected}")
