@@ -7,11 +7,13 @@ specification, sections 4.5 to 4.8.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from deepinfer.backend.batch import Batch, Region
 from deepinfer.backend.dense import Dense
+from deepinfer.backend.facts import stored_kind, unquantised_cache, width_of
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import Activation, Numerics, PackedLinear, Selection
 from deepinfer.formats import Scheme
@@ -64,10 +66,38 @@ class WindowSpan:
     width: int
 
 
+def _attended(call: Any) -> dict[str, object]:
+    """Facts of `attend`; without a selection no cache of compressed entries is met."""
+    selected = call.selection is not None
+    return {
+        "heads": call.queries.shape[1],
+        "head_dim": call.queries.shape[2],
+        "window": call.span.width,
+        "selected": call.selection.indices.shape[1] if selected else 0,
+        "dtype": call.queries.dtype,
+        **(unquantised_cache(call.main) if selected else {}),
+    }
+
+
+def _candidate_block(weights: IndexerWeights, candidates: Tensor | None) -> int | None:
+    """Entries per candidate block; None for a layer that neither makes nor gets candidates."""
+    return weights.candidate_block if weights.candidate_blocks or candidates is not None else None
+
+
 class Attention(Dense):
     """Operators that read the caches."""
 
-    @primitive(rows="queries.values", length="batch.max_context")
+    @primitive(
+        rows="queries.values",
+        length="batch.max_context",
+        facts=lambda call: {
+            **width_of(call.queries.values),
+            "heads": call.queries.values.shape[1],
+            "numerics": call.numerics,
+            **unquantised_cache(call.keys),
+        },
+        inherited=("ratio",),
+    )
     def index_scores(
         self,
         queries: Activation,
@@ -89,7 +119,11 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="scores")
+    @primitive(
+        rows="scores",
+        facts=lambda call: {"block": call.size, "blocks": call.k, "dtype": call.scores.dtype},
+        inherited=("length",),
+    )
     def best_blocks(self, scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
         """The k best candidate blocks of each row: -> [T, k] int32, ascending, -1 filled.
 
@@ -98,7 +132,15 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="scores")
+    @primitive(
+        rows="scores",
+        facts=lambda call: {
+            "top_k": call.k,
+            "candidates": call.candidates is not None,
+            "dtype": call.scores.dtype,
+        },
+        inherited=("block", "length"),
+    )
     def top(
         self, scores: Tensor, visible: Tensor, k: int, candidates: Tensor | None, size: int
     ) -> Tensor:
@@ -109,7 +151,12 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="queries", length="batch.max_context")
+    @primitive(
+        rows="queries",
+        length="batch.max_context",
+        facts=_attended,
+        inherited=("ratio",),
+    )
     def attend(
         self,
         queries: Tensor,
@@ -129,7 +176,23 @@ class Attention(Dense):
         """
         raise NotImplementedError
 
-    @step(rows="latent.values", length="batch.max_context")
+    @step(
+        rows="latent.values",
+        length="batch.max_context",
+        facts=lambda call: {
+            "heads": call.weights.num_heads,
+            "width": call.weights.head_dim,
+            "top_k": call.weights.top_k,
+            "candidates": call.candidates is not None,
+            "block": _candidate_block(call.weights, call.candidates),
+            "blocks": call.weights.candidate_blocks,
+            "ratio": call.weights.ratio,
+            "weight": stored_kind(call.weights.wq_b),
+            "numerics": call.numerics,
+            "dtype": call.a.dtype,
+            **unquantised_cache(call.keys),
+        },
+    )
     def select(
         self,
         latent: Activation,
@@ -167,7 +230,19 @@ class Attention(Dense):
             candidates = self.best_blocks(scores, visible, size, weights.candidate_blocks)
         return Selection(indices, candidates)
 
-    @step(rows="queries", length="batch.max_context")
+    @step(
+        rows="queries",
+        length="batch.max_context",
+        facts=lambda call: {
+            **_attended(call),
+            "groups": call.weights.groups,
+            "rank": call.weights.wo_a.shape[0] // call.weights.groups,
+            "hidden": call.weights.wo_b.shape[0],
+            "weight": stored_kind(call.weights.wo_b),
+            "numerics": call.numerics,
+        },
+        inherited=("ratio",),
+    )
     def attend_output(
         self,
         queries: Tensor,

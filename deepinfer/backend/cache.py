@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deepinfer.backend.batch import Batch, Pool, Region
 from deepinfer.backend.dense import Dense
+from deepinfer.backend.facts import hidden_of, unquantised_cache, width_of
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import (
     Activation,
@@ -58,7 +59,12 @@ class CompressorWeights:
 class Cache(Dense):
     """Operators that write and read the pools. Only these write in place."""
 
-    @primitive(rows="values", length="batch.max_context", writes="region.pool.data")
+    @primitive(
+        rows="values",
+        length="batch.max_context",
+        writes="region.pool.data",
+        facts=lambda call: {**width_of(call.values), "format": call.region.format.name},
+    )
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
         """Quantise values [T, D] into the entries [T] int64 of the rows' sequences, in place.
 
@@ -67,14 +73,30 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="entries", length="batch.max_context")
+    @primitive(
+        rows="entries",
+        length="batch.max_context",
+        facts=lambda call: {
+            "width": call.region.width,
+            "format": call.region.format.name,
+            "dtype": call.dtype,
+        },
+    )
     def load(
         self, region: Region, sequence: Tensor, entries: Tensor, batch: Batch, dtype: torch.dtype
     ) -> Tensor:
         """Dequantised entries: sequence [M] and entries [M] int64 -> [M, D]; -1 gives zeros."""
         raise NotImplementedError
 
-    @primitive(rows="values", length="batch.max_context", writes="state.members")
+    @primitive(
+        rows="values",
+        writes="state.members",
+        facts=lambda call: {
+            "ratio": call.ratio,
+            "width": call.values.shape[1],
+            "dtype": call.dtype,
+        },
+    )
     def compress(
         self,
         values: Tensor,
@@ -94,12 +116,12 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="pairs", writes="pool.data")
+    @primitive(rows="pairs", writes="pool.data", facts=lambda call: {}, per_sequence=True)
     def copy(self, pool: Pool, pairs: Tensor) -> None:
         """Copy whole blocks inside a pool: pairs [P, 2] int64 of (from, to)."""
         raise NotImplementedError
 
-    @primitive(rows="blocks")
+    @primitive(rows="blocks", facts=lambda call: {})
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
         """Canonical images of blocks [M] int64: -> uint8 [M, image_bytes].
 
@@ -107,7 +129,7 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="blocks", writes="pool.data")
+    @primitive(rows="blocks", writes="pool.data", facts=lambda call: {})
     def import_(self, pool: Pool, blocks: Tensor, images: Tensor) -> None:
         """Write canonical images [M, image_bytes] uint8 into blocks [M] int64.
 
@@ -115,7 +137,15 @@ class Cache(Dense):
         """
         raise NotImplementedError
 
-    @step(rows="x", length="batch.max_context")
+    @step(
+        rows="x",
+        length="batch.max_context",
+        facts=lambda call: {
+            **width_of(call.x),
+            "format": call.region.format.name,
+            "numerics": call.numerics,
+        },
+    )
     def norm_rope_store(
         self,
         x: Tensor,
@@ -133,7 +163,18 @@ class Cache(Dense):
         rotated = self.rope(normed, positions, frequencies, False, numerics)
         self.store(rotated, region, entries, batch)
 
-    @step(rows="a.values", length="batch.max_context")
+    @step(
+        rows="a.values",
+        length="batch.max_context",
+        facts=lambda call: {
+            "ratio": call.weights.ratio,
+            "head_dim": call.main.width,
+            "index_dim": call.index.width,
+            "numerics": call.numerics,
+            **hidden_of(call.a.values),
+            **unquantised_cache(call.main),
+        },
+    )
     def update_context(
         self,
         a: Activation,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from deepinfer.backend.facts import hidden_of, matmul, stored_kind, width_of
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import (
     Activation,
@@ -62,7 +63,14 @@ class Dense:
         """Take a table [rows, width] whose rows are gathered; never dequantised as a whole."""
         raise NotImplementedError
 
-    @primitive(rows="ids")
+    @primitive(
+        rows="ids",
+        facts=lambda call: {
+            "vocabulary": call.table.shape[0],
+            "width": call.table.shape[1],
+            "dtype": call.dtype,
+        },
+    )
     def embed(self, table: PackedTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows of a bf16 or fp32 table: ids [T] int64 -> [T, H] in `dtype`.
 
@@ -70,7 +78,7 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive(rows="x")
+    @primitive(rows="x", facts=lambda call: {**width_of(call.x), "scheme": call.scheme})
     def quantise(self, x: Tensor, scheme: Scheme | None) -> Activation:
         """x [T, ..., K] with its block-scaled form; without a scheme just the values.
 
@@ -78,7 +86,14 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive(rows="a.values")
+    @primitive(
+        rows="a.values",
+        facts=lambda call: {
+            "inputs": call.w.shape[1],
+            "outputs": call.w.shape[0],
+            **matmul(call.a, call.w, call.out_dtype),
+        },
+    )
     def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
         """a [T, K] times w^T -> [T, M], accumulated in fp32 (float64 in float64) and rounded once.
 
@@ -89,12 +104,20 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive(rows="a.values")
+    @primitive(
+        rows="a.values",
+        facts=lambda call: {
+            "groups": call.a.values.shape[1],
+            "inputs": call.w.shape[1],
+            "outputs": call.w.shape[0] // call.a.values.shape[1],
+            **matmul(call.a, call.w, call.out_dtype),
+        },
+    )
     def grouped_linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
         """Block-diagonal matmul: a [T, G, K], w [G*M, K] -> [T, G, M]; rules of `linear`."""
         raise NotImplementedError
 
-    @primitive(rows="x")
+    @primitive(rows="x", facts=lambda call: {**width_of(call.x), "eps": call.eps})
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, K] -> [T, K] in x's dtype.
 
@@ -103,7 +126,16 @@ class Dense:
         """
         raise NotImplementedError
 
-    @primitive(rows="x")
+    @primitive(
+        rows="x",
+        facts=lambda call: {
+            **width_of(call.x),
+            "heads": call.x.shape[1] if call.x.dim() == 3 else 1,
+            "rotated": 2 * len(call.frequencies),
+            "inverse": call.inverse,
+            "numerics": call.numerics,
+        },
+    )
     def rope(
         self,
         x: Tensor,
@@ -120,14 +152,25 @@ class Dense:
         """
         raise NotImplementedError
 
-    @step(rows="x")
+    @step(rows="x", facts=lambda call: {**width_of(call.x), "scheme": call.scheme})
     def norm_quantise(
         self, x: Tensor, weight: Tensor, eps: float, scheme: Scheme | None
     ) -> Activation:
         """`rms_norm`, then `quantise` of the rounded result."""
         return self.quantise(self.rms_norm(x, weight, eps), scheme)
 
-    @step(rows="a.values")
+    @step(
+        rows="a.values",
+        facts=lambda call: {
+            "heads": call.weights.num_heads,
+            "head_dim": call.weights.head_dim,
+            "rank": call.weights.wq_a.shape[0],
+            "rotated": 2 * len(call.weights.frequencies),
+            "weight": stored_kind(call.weights.wq_b),
+            "numerics": call.numerics,
+            **hidden_of(call.a.values),
+        },
+    )
     def project(
         self, a: Activation, weights: AttentionWeights, positions: Tensor, numerics: Numerics
     ) -> Projection:
@@ -150,7 +193,11 @@ class Dense:
         window = self.rope(window, positions, weights.frequencies, False, numerics)
         return Projection(queries, latent, window)
 
-    @step(rows="x")
+    @step(
+        rows="x",
+        per_sequence=True,
+        facts=lambda call: {**hidden_of(call.x), "vocabulary": call.head.shape[0]},
+    )
     def logits(self, x: Tensor, norm: Tensor, eps: float, head: PackedLinear) -> Tensor:
         """Final norm and head: collapsed rows x [M, H] -> [M, V] fp32 (float64 in float64).
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend.dense import Dense
+from deepinfer.backend.facts import stored_kind, streams_of
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import Activation, PackedLinear, PackedTable
 
@@ -46,7 +47,11 @@ class EngramWeights:
 class Engram(Dense):
     """Lookup, projection and gate of the n-gram memory."""
 
-    @primitive(rows="history")
+    @primitive(
+        rows="history",
+        facts=lambda call: {"orders": call.history.shape[1], "columns": len(call.hash.primes)},
+        inherited=("dtype",),
+    )
     def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
         """Table rows of each token's n-grams: history [T, n] int64 -> [T, C] int64.
 
@@ -55,7 +60,16 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="rows")
+    @primitive(
+        rows="rows",
+        facts=lambda call: {
+            "columns": call.rows.shape[1],
+            "width": call.table.shape[1],
+            "table_rows": call.table.shape[0],
+            "weight": stored_kind(call.table),
+            "dtype": call.dtype,
+        },
+    )
     def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
         """Rows [T, C] of an Engram table, concatenated: -> Activation [T, C*W].
 
@@ -64,7 +78,7 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="streams")
+    @primitive(rows="streams", facts=lambda call: streams_of(call.streams))
     def inject(
         self,
         streams: Tensor,
@@ -81,7 +95,14 @@ class Engram(Dense):
         """
         raise NotImplementedError
 
-    @step(rows="streams")
+    @step(
+        rows="streams",
+        facts=lambda call: {
+            **streams_of(call.streams),
+            "columns": len(call.weights.hash.primes),
+            "table_width": call.weights.table.shape[1],
+        },
+    )
     def engram(
         self, streams: Tensor, history: Tensor, weights: EngramWeights, blocked: Tensor
     ) -> Tensor:

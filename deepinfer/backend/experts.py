@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend.dense import Dense
+from deepinfer.backend.facts import hidden_of, stored_kind
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import (
     Activation,
@@ -46,6 +47,16 @@ class MlpWeights:
     w3: PackedLinear
 
 
+def _packed(experts: PackedExperts) -> dict[str, object]:
+    """Facts of packed experts."""
+    return {
+        "experts": experts.num_slots,
+        "hidden": experts.hidden,
+        "intermediate": experts.intermediate,
+        "weight": stored_kind(experts),
+    }
+
+
 class Experts(Dense):
     """Operators of the mixture of experts."""
 
@@ -54,7 +65,15 @@ class Experts(Dense):
         """Take the experts of one layer once, slot i from source i."""
         raise NotImplementedError
 
-    @primitive(rows="logits")
+    @primitive(
+        rows="logits",
+        facts=lambda call: {
+            "experts": call.logits.shape[1],
+            "top_k": call.k,
+            "scale": call.scale,
+        },
+        inherited=("dtype",),
+    )
     def route(
         self,
         logits: Tensor,
@@ -72,12 +91,28 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="a.values")
+    @primitive(
+        rows="a.values",
+        facts=lambda call: {
+            "top_k": call.routing.ids.shape[1],
+            "group": call.group.size,
+            **hidden_of(call.a.values),
+        },
+        inherited=("experts",),
+    )
     def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
         """Send rows [T, H] to the processes and slots of their experts."""
         raise NotImplementedError
 
-    @primitive(rows="gate")
+    @primitive(
+        rows="gate",
+        facts=lambda call: {
+            "intermediate": call.gate.shape[1],
+            "limit": call.limit,
+            "numerics": call.numerics,
+            "dtype": call.gate.dtype,
+        },
+    )
     def swiglu(
         self, gate: Tensor, up: Tensor, limit: float, weights: Tensor | None, numerics: Numerics
     ) -> Activation:
@@ -88,7 +123,16 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="routed.activation.values")
+    @primitive(
+        rows="routed.activation.values",
+        facts=lambda call: {
+            "top_k": call.routed.routing.ids.shape[1],
+            "limit": call.limit,
+            "numerics": call.numerics,
+            "dtype": call.routed.activation.dtype,
+            **_packed(call.experts),
+        },
+    )
     def expert_mlp(
         self, routed: Routed, experts: PackedExperts, limit: float, numerics: Numerics
     ) -> Routed:
@@ -99,7 +143,14 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="shared")
+    @primitive(
+        rows="shared",
+        facts=lambda call: {
+            "top_k": call.routed.routing.ids.shape[1],
+            "numerics": call.numerics,
+            **hidden_of(call.shared),
+        },
+    )
     def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
         """Sum the outputs of each row's experts and the shared expert's [T, H]: -> [T, H].
 
@@ -108,7 +159,16 @@ class Experts(Dense):
         """
         raise NotImplementedError
 
-    @step(rows="a.values")
+    @step(
+        rows="a.values",
+        facts=lambda call: {
+            "intermediate": call.weights.w1.shape[0],
+            "weight": stored_kind(call.weights.w1),
+            "limit": call.limit,
+            "numerics": call.numerics,
+            **hidden_of(call.a.values),
+        },
+    )
     def shared_mlp(
         self, a: Activation, weights: MlpWeights, limit: float, numerics: Numerics
     ) -> Tensor:
@@ -117,7 +177,17 @@ class Experts(Dense):
         up = self.linear(a, weights.w3, a.dtype)
         return self.linear(self.swiglu(gate, up, limit, None, numerics), weights.w2, a.dtype)
 
-    @step(rows="a.values")
+    @step(
+        rows="a.values",
+        facts=lambda call: {
+            "top_k": call.router.top_k,
+            "limit": call.limit,
+            "group": call.group.size,
+            "numerics": call.numerics,
+            "dtype": call.a.dtype,
+            **_packed(call.experts),
+        },
+    )
     def mixture(
         self,
         a: Activation,

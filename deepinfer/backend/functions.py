@@ -27,6 +27,12 @@ def positional(operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return _signature(operator).bind(None, *args, **kwargs).args[1:]
 
 
+def named(operator: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by the names of the contract's signature."""
+    names = list(_signature(operator).parameters)[1:]  # without self
+    return dict(zip(names, arguments, strict=True))
+
+
 def at(operator: str, path: str) -> Callable[[tuple[Any, ...]], Any]:
     """The function that reads a declared path from positional arguments.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from deepinfer.backend.dense import Dense
+from deepinfer.backend.facts import streams_of
 from deepinfer.backend.operators import primitive, step
 from deepinfer.backend.values import Activation, Mix
 from deepinfer.formats import Scheme
@@ -58,7 +59,10 @@ class Advanced(NamedTuple):
 class HyperConnections(Dense):
     """Operators on the residual streams. Mixes are fp32 always (float64 in float64)."""
 
-    @primitive(rows="streams")
+    @primitive(
+        rows="streams",
+        facts=lambda call: {**streams_of(call.streams), "iterations": call.site.iterations},
+    )
     def mix(self, streams: Tensor, site: MixSite) -> Mix:
         """Predict the site's mix from streams [T, S, H] (model specification, 3.3).
 
@@ -66,12 +70,12 @@ class HyperConnections(Dense):
         """
         raise NotImplementedError
 
-    @primitive(rows="streams")
+    @primitive(rows="streams", facts=lambda call: streams_of(call.streams))
     def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
         """Sum of pre[s] * stream s, accumulated fp32 and rounded once: -> [T, H]."""
         raise NotImplementedError
 
-    @primitive(rows="streams")
+    @primitive(rows="streams", facts=lambda call: streams_of(call.streams))
     def expand(self, out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
         """Write a sub-layer's output [T, H] back: -> new streams [T, S, H], one rounding.
 
@@ -79,7 +83,10 @@ class HyperConnections(Dense):
         """
         raise NotImplementedError
 
-    @step(rows="streams")
+    @step(
+        rows="streams",
+        facts=lambda call: {**streams_of(call.streams), "scheme": call.scheme},
+    )
     def enter(
         self, streams: Tensor, pre: Tensor, sub_layer: SubLayer, scheme: Scheme | None
     ) -> Entered:
@@ -89,7 +96,10 @@ class HyperConnections(Dense):
         activation = self.norm_quantise(collapsed, sub_layer.norm, sub_layer.norm_eps, scheme)
         return Entered(mix, activation)
 
-    @step(rows="streams")
+    @step(
+        rows="streams",
+        facts=lambda call: {**streams_of(call.streams), "scheme": call.scheme},
+    )
     def advance(
         self,
         out: Tensor,

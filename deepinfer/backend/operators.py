@@ -13,6 +13,12 @@ from typing import Any, TypeVar
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 Fact = int | float | str | bool | None
+FactsOf = Callable[[Any], Mapping[str, object]]
+"""Static facts of a call, read from its arguments by name; see `Declaration`."""
+
+
+RANGES = ("rows", "length")
+"""Names of what varies from call to call: rows, and tokens of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +29,22 @@ class Declaration:
     arguments, as a dotted path from a parameter ("x", "a.values", "batch.max_context"): the size
     of a tensor is that of its first axis, an integer is itself; "" where the arguments do not tell.
     writes: path of the tensor that the operator writes in place; "" for none.
+
+    facts: the static facts of its `CallSpec` as a function of the arguments, which are attributes
+    of the one value that it gets; None for an operator that is listed in no model's calls. A dtype,
+    a scheme or a numeric mode may be given as it is: `trace` turns it into its name. inherited:
+    facts and ranges that the arguments do not show; an inner call has those of the step that makes
+    it, any other call those of whoever lists it. per_sequence: there is at most one row for each
+    sequence of a batch, not one for each of its tokens.
     """
 
     kind: str
     rows: str = ""
     length: str = ""
     writes: str = ""
+    facts: FactsOf | None = None
+    inherited: tuple[str, ...] = ()
+    per_sequence: bool = False
 
     @property
     def measured(self) -> dict[str, str]:
@@ -36,15 +52,35 @@ class Declaration:
         paths = {"rows": self.rows, "length": self.length}
         return {name: path for name, path in paths.items() if path}
 
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """Names of the ranges that a call states, whether or not its arguments show them."""
+        return tuple(name for name in RANGES if name in self.measured or name in self.inherited)
 
-def primitive(*, rows: str = "", length: str = "", writes: str = "") -> Callable[[_F], _F]:
+
+def primitive(
+    *,
+    rows: str = "",
+    length: str = "",
+    writes: str = "",
+    facts: FactsOf | None = None,
+    inherited: tuple[str, ...] = (),
+    per_sequence: bool = False,
+) -> Callable[[_F], _F]:
     """Mark a method of a family as an operator without a default body; see `Declaration`."""
-    return _declared(Declaration("primitive", rows, length, writes))
+    return _declared(Declaration("primitive", rows, length, writes, facts, inherited, per_sequence))
 
 
-def step(*, rows: str = "", length: str = "") -> Callable[[_F], _F]:
+def step(
+    *,
+    rows: str = "",
+    length: str = "",
+    facts: FactsOf | None = None,
+    inherited: tuple[str, ...] = (),
+    per_sequence: bool = False,
+) -> Callable[[_F], _F]:
     """Mark a method of a family as an operator whose body is its definition."""
-    return _declared(Declaration("step", rows, length))
+    return _declared(Declaration("step", rows, length, "", facts, inherited, per_sequence))
 
 
 def _declared(declaration: Declaration) -> Callable[[_F], _F]:

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from torch import Tensor
 
+from deepinfer.backend.facts import vocabulary_of
 from deepinfer.backend.operators import primitive
 from deepinfer.backend.values import TopLogprobs
 
@@ -42,12 +43,12 @@ class SamplingParameters:
 class Sampling:
     """Operators on logits."""
 
-    @primitive(rows="logits")
+    @primitive(rows="logits", per_sequence=True, facts=lambda call: vocabulary_of(call.logits))
     def mask(self, logits: Tensor, bits: Tensor) -> Tensor:
         """-inf where a token's bit is 0: logits [M, V], bits [M, ceil(V/32)] int32 -> [M, V]."""
         raise NotImplementedError
 
-    @primitive(rows="logits")
+    @primitive(rows="logits", per_sequence=True, facts=lambda call: vocabulary_of(call.logits))
     def process(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
         """Normalised log-probabilities after temperature, top-p, top-k and min-p: [M, V] fp32.
 
@@ -59,7 +60,7 @@ class Sampling:
         """
         raise NotImplementedError
 
-    @primitive(rows="logprobs")
+    @primitive(rows="logprobs", per_sequence=True, facts=lambda call: vocabulary_of(call.logprobs))
     def sample(self, logprobs: Tensor, seeds: Tensor, positions: Tensor, purpose: int) -> Tensor:
         """Draw one token per row: logprobs [M, V] -> ids [M] int64.
 
@@ -70,7 +71,7 @@ class Sampling:
         """
         raise NotImplementedError
 
-    @primitive(rows="logprobs")
+    @primitive(rows="logprobs", per_sequence=True, facts=lambda call: vocabulary_of(call.logprobs))
     def top_logprobs(self, logprobs: Tensor, k: int) -> TopLogprobs:
         """The k highest entries of each row, descending, ties to the lower id."""
         raise NotImplementedError

@@ -12,9 +12,14 @@ from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind, Part
 from deepinfer.config.model import ModelConfig
 
 
-def expected_tensors(config: ModelConfig) -> Iterator[ExpectedTensor]:
-    """Every value that a checkpoint of this configuration holds, of all components."""
+def expected_tensors(config: ModelConfig, experts: int | None = None) -> Iterator[ExpectedTensor]:
+    """Every value that a checkpoint of this configuration holds, of all components.
+
+    experts: how many of a backbone layer's routed experts are listed, None for all; they have equal
+    shapes.
+    """
     text = config.text
+    listed = text.n_routed_experts if experts is None else experts
     hidden, vocabulary = text.hidden_size, text.vocab_size
     for name, part in (("embed", Part.EMBEDDING), ("head", Part.HEAD)):
         yield ExpectedTensor(
@@ -22,13 +27,15 @@ def expected_tensors(config: ModelConfig) -> Iterator[ExpectedTensor]:
         )
     yield ExpectedTensor("norm.weight", Component.TEXT, Kind.BF16, (hidden,), Part.OTHER_NORM, -1)
     for layer in range(text.num_hidden_layers):
-        yield from _block(config, f"layers.{layer}", Component.TEXT, layer, text.n_routed_experts)
+        yield from _block(
+            config, f"layers.{layer}", Component.TEXT, layer, text.n_routed_experts, listed
+        )
         yield from _compressed(config, layer)
     for row, layer in enumerate(text.engram_layer_ids):
         yield from _engram(config, row, layer)
     for stage in range(text.num_nextn_predict_layers):
-        experts = text.dspark_n_routed_experts
-        yield from _block(config, f"mtp.{stage}", Component.DRAFT, stage, experts)
+        drafted = text.dspark_n_routed_experts
+        yield from _block(config, f"mtp.{stage}", Component.DRAFT, stage, drafted, drafted)
     if text.num_nextn_predict_layers:
         yield from _draft(config)
     if config.vision.num_hidden_layers:
@@ -36,9 +43,14 @@ def expected_tensors(config: ModelConfig) -> Iterator[ExpectedTensor]:
 
 
 def _block(
-    config: ModelConfig, prefix: str, component: Component, layer: int, experts: int
+    config: ModelConfig,
+    prefix: str,
+    component: Component,
+    layer: int,
+    experts: int,
+    listed: int,
 ) -> Iterator[ExpectedTensor]:
-    """One transformer block, of the backbone or of the draft module."""
+    """One transformer block, of the backbone or of the draft module, with `listed` experts."""
     text = config.text
     hidden, head, streams = text.hidden_size, text.head_dim, text.hc_mult
     width = text.num_attention_heads * head
@@ -76,7 +88,7 @@ def _block(
     )
     for name, shape in matrices:
         yield tensor(f"ffn.shared_experts.{name}.weight", Kind.FP8, shape, Part.SHARED_EXPERTS)
-    for expert in range(experts):
+    for expert in range(listed):
         for name, shape in matrices:
             full = f"{prefix}.ffn.experts.{expert}.{name}.weight"
             yield ExpectedTensor(full, component, Kind.FP4, shape, Part.ROUTED_EXPERTS, layer)

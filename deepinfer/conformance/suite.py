@@ -6,6 +6,8 @@ import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,9 +15,12 @@ from torch import Tensor
 
 from deepinfer.backend import Batch, CallSpec, Contract, Fact, Numerics
 from deepinfer.backend.resolution import Operators
+from deepinfer.backend.trace import Tracer
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.tolerances import EXACT, Tolerance
 from deepinfer.conformance.trees import map_leaves, tensors, widened
+from deepinfer.conformance.values import ShapesOnly
+from deepinfer.conformance.world import World
 
 Arguments = dict[str, Any]
 Outputs = dict[str, Tensor]
@@ -35,13 +40,18 @@ class OperatorSuite(ABC):
     Arguments are those of the contract's method, by name, on the host; matrices are sources
     (`world.py`). row_arguments: names of arguments, or dotted paths of tensors in them, whose first
     axis counts rows; row_outputs: outputs for which it does. An empty list says that rows may not
-    be taken alone. nan_argument: the one that gets a row of NaN.
+    be taken alone. nan_argument: the one that gets a row of NaN. first_call: the operator whose
+    call stands first among those of a case; by default the suite's own. stated: facts of a case
+    that its calls state in place of what is declared: a matmul with float32 weights is asked about
+    as such.
     """
 
     operator: ClassVar[str]
     row_arguments: ClassVar[tuple[str, ...]] = ()
     row_outputs: ClassVar[tuple[str, ...]] = ("out",)
     nan_argument: ClassVar[str] = ""
+    first_call: ClassVar[str] = ""
+    stated: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def grid(self, tier: Tier) -> Iterator[Case]:
@@ -51,9 +61,36 @@ class OperatorSuite(ABC):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         """The arguments of a case, a function of the case alone."""
 
-    @abstractmethod
     def calls(self, case: Case) -> list[CallSpec]:
-        """The operator's call as the model would list it, then those inside it if it is a step."""
+        """The operator's call as a model would list it, then the others that the case makes."""
+        ranges = self.ranges(case)
+        stated = {name: case.fact(name) for name in self.stated}
+        return [
+            replace(
+                call,
+                facts=tuple((name, stated.get(name, value)) for name, value in call.facts),
+                ranges=tuple((name, ranges[name]) for name, _ in call.ranges),
+            )
+            for call in _traced(self, _smallest(case))
+        ]
+
+    def trace(self, case: Case, tracer: Tracer) -> None:
+        """Make the calls of a case; nothing is computed."""
+        arguments = self.inputs(case, ShapesOnly())
+        self.run(tracer, World(tracer).place(arguments))
+
+    def ranges(self, case: Case) -> dict[str, tuple[int, int]]:
+        """Ranges of the calls of a case: rows, and length where it has one."""
+        facts = dict(case.facts)
+        if "length" in facts:
+            length = max(1, case.size("length"))
+            return {"rows": (1, 4 * length), "length": (1, length)}
+        rows = max(1, case.size("rows")) if "rows" in facts else 1
+        return {"rows": (rows, rows)}
+
+    def inherited(self, case: Case) -> dict[str, Fact]:
+        """Facts of the calls that their arguments do not show; see `Declaration.inherited`."""
+        return {**dict(case.facts), "dtype": case.dtype}
 
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
         """Facts that a case takes from a call of the model: by default those of the same name."""
@@ -138,6 +175,24 @@ class OperatorSuite(ABC):
         return map_leaves(
             lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, value
         )
+
+
+def _smallest(case: Case) -> Case:
+    """A case of the same calls with as few rows as can be."""
+    facts = dict(case.facts)
+    facts |= {name: 1 for name in ("rows", "length") if name in facts}
+    facts |= {"layout": "decode"} if "layout" in facts else {}
+    return Case.of(case.operator, facts, dtype=case.dtype, numerics=case.numerics)
+
+
+@lru_cache(maxsize=4096)
+def _traced(suite: OperatorSuite, case: Case) -> tuple[CallSpec, ...]:
+    """The calls that a case makes, each once; their ranges mean nothing."""
+    anything = dict.fromkeys(("rows", "sequences", "length"), (1, 1))
+    tracer = Tracer(anything, suite.inherited(case))
+    suite.trace(case, tracer)
+    first = suite.first_call or suite.operator
+    return tuple(sorted(tracer.calls, key=lambda call: call.operator != first))
 
 
 def generator_of(case: Case) -> torch.Generator:

@@ -95,6 +95,13 @@ def masked(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.where(keep, x, torch.full_like(x, float("-inf")))
 
 
+class ShapesOnly(torch.Generator):
+    """Random numbers for arguments of which only shapes and dtypes matter.
+
+    Published matrices that are made with it have no values and take no memory.
+    """
+
+
 CLASSES: dict[str, Maker] = {
     maker.__name__: maker
     for maker in (

@@ -5,8 +5,9 @@ Source: model specification, section 2.2. Backends pack; nothing here touches a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from deepinfer.backend import (
     CompressorWeights,
     Contract,
     EngramWeights,
+    ExpertSource,
     IndexerWeights,
+    LinearSource,
     MixSite,
     MlpWeights,
     NgramHash,
@@ -25,10 +28,10 @@ from deepinfer.backend import (
     PackedLinear,
     PackedTable,
     RouterWeights,
+    Source,
     SubLayer,
 )
-from deepinfer.checkpoint import Checkpoint
-from deepinfer.config import LayerPlan, TextConfig
+from deepinfer.config import LayerPlan, ModelConfig, TextConfig
 from deepinfer.model.rotary import layer_frequencies
 
 
@@ -60,12 +63,29 @@ class BackboneWeights:
     head: PackedLinear
 
 
+class PublishedWeights(Protocol):
+    """What is asked of a checkpoint; see `Checkpoint`."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration."""
+
+    def source(self, name: str) -> Source:
+        """The tensor `name`."""
+
+    def linear(self, prefix: str) -> LinearSource:
+        """The matrix or table `prefix`.weight."""
+
+    def expert(self, prefix: str) -> ExpertSource:
+        """The three matrices of the expert `prefix`."""
+
+
 class WeightLoader:
     """Reads a checkpoint's text component through a backend's pack operators."""
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: PublishedWeights,
         operators: Contract,
         pad_id: int,
         resident_tables: bool = False,
@@ -79,10 +99,14 @@ class WeightLoader:
         self._pad_id = pad_id
         self._frequencies: dict[bool, Tensor] = {}
 
-    def load(self, advance: Callable[[int], None] = lambda count: None) -> BackboneWeights:
-        """All layers, in order; `advance(1)` is called after each."""
+    def load(
+        self,
+        advance: Callable[[int], None] = lambda count: None,
+        indices: Iterable[int] | None = None,
+    ) -> BackboneWeights:
+        """The layers of these indices, all by default; `advance(1)` is called after each."""
         layers = []
-        for index in range(self._text.num_hidden_layers):
+        for index in range(self._text.num_hidden_layers) if indices is None else indices:
             layers.append(self.layer(index))
             advance(1)
         embedding = self._operators.pack_table(self._checkpoint.linear("embed"))

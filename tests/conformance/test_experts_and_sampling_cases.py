@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from deepinfer.backend import Numerics
+from deepinfer.backend.trace import shown_facts
 from deepinfer.config import ModelConfig
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.device import DEVICE, Device
@@ -25,7 +26,6 @@ from deepinfer.model import model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer_reference.backend import ReferenceBackend
 from tests.config.released import released_config
-from tests.model.shown_facts import SHOWN
 
 SUITES: list[OperatorSuite] = [*ROUTING, *MLP, *MIXTURE, *SLOTS, *SAMPLING, *DEVICE]
 suites = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.operator)
@@ -78,7 +78,7 @@ def test_calls_state_the_facts_that_arguments_show(
         def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
             if operator in stated:  # noqa: B023
                 seen.append(operator)  # noqa: B023
-                shown = SHOWN.get(operator, lambda *rest: {})(*arguments)
+                shown = shown_facts(operator, arguments)
                 assert any(shown.items() <= facts.items() for facts in stated[operator]), shown  # noqa: B023
 
         operators = reference.operators(calls).tapped(tap)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Batch, CallSpec, OutputWeights, Selection, WindowSpan
+from deepinfer.backend import Batch, OutputWeights, Selection, WindowSpan
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import visible_entries
+from deepinfer.conformance.cases.specs import THETA
 from deepinfer.conformance.oracles import attention
 from deepinfer.conformance.suite import (
     Arguments,
@@ -175,13 +175,6 @@ class Attend(OperatorSuite):
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         return attention_inputs(case, generator)
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        names = ("heads", "head_dim", "window", "selected", "ratio")
-        facts = {name: case.fact(name) for name in names}
-        length = max(1, case.size("length"))
-        ranges = {"rows": (1, 4 * length), "length": (1, length)}
-        return [CallSpec.of("attend", {"dtype": case.dtype, **facts}, ranges)]
-
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {"out": result[: real_rows(arguments["batch"])]}
 
@@ -282,22 +275,6 @@ class AttendOutput(OperatorSuite):
             groups=groups,
         )
         return {**inner, "weights": weights, "numerics": numerics_of(case)}
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        text = {
-            "num_attention_heads": case.size("heads"),
-            "head_dim": case.size("head_dim"),
-            "sliding_window": case.size("window"),
-            "index_topk": case.size("selected"),
-            "o_groups": case.size("groups"),
-            "o_lora_rank": case.size("rank"),
-            "hidden_size": case.size("hidden"),
-            "qk_rope_head_dim": case.size("rotated"),
-        }
-        plan = {"ratio": case.size("ratio")}
-        quantised = case.fact("weight") == "fp8"
-        rows = 4 * case.size("length")
-        return part_calls(case, "attend_output", text, plan, rows=rows, quantised=quantised)
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {"out": result[: real_rows(arguments["batch"])]}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CallSpec, Pool, Region
+from deepinfer.backend import Pool, Region
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import (
     Geometry,
@@ -92,19 +92,6 @@ def entry_grid(operator: str, tier: Tier, values: tuple[str, ...]) -> Iterator[C
                     )
 
 
-def entry_calls(case: Case, operator: str, step: str | None = None) -> list[CallSpec]:
-    """A call of an operator that addresses entries of one format."""
-    facts = {name: case.fact(name) for name in ("format", "width")}
-    return [CallSpec.of(operator, {"dtype": case.dtype, **facts}, page_ranges(case), step)]
-
-
-def page_ranges(case: Case, rows: int | None = None) -> dict[str, tuple[int, int]]:
-    """Ranges of a call on pages: exactly what the case has, at least 1 of each."""
-    length = max(1, case.size("length"))
-    count = max(1, 4 * length if rows is None else rows)
-    return {"rows": (1, count), "length": (1, length)}
-
-
 class Store(OperatorSuite):
     """Bytes of entries, and not one byte beside them."""
 
@@ -134,9 +121,6 @@ class Store(OperatorSuite):
             "entries": entries,
             "batch": cache.batch,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return entry_calls(case, "store")
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {"pool": arguments["region"].pool.data[1:]}
@@ -196,9 +180,6 @@ class Load(OperatorSuite):
             "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return entry_calls(case, "load")
-
     def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments:
         taken = {name: arguments[name][rows] for name in self.row_arguments}
         return {**arguments, **taken}
@@ -243,8 +224,8 @@ class _Blocks(OperatorSuite):
                 facts = {"blocks": 9, "image": image, "padding": 128}
                 yield Case.of(self.operator, facts, edge="released", tier=Tier.FULL)
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [CallSpec.of(self.operator, {}, {"rows": (1, max(1, case.size("blocks")))})]
+    def ranges(self, case: Case) -> dict[str, tuple[int, int]]:
+        return {"rows": (1, max(1, case.size("blocks")))}
 
     def pool(self, case: Case, generator: torch.Generator) -> tuple[Pool, Tensor]:
         """A pool of random bytes and all of its blocks but 0 in a random order."""

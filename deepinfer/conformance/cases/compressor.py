@@ -10,7 +10,6 @@ from torch import Tensor
 
 from deepinfer.backend import (
     Batch,
-    CallSpec,
     CompressorState,
     Fact,
 )
@@ -88,11 +87,6 @@ class Compress(OperatorSuite):
             "ratio": ratio,
             "dtype": dtype,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts: dict[str, Fact] = {name: case.size(name) for name in ("ratio", "width")}
-        facts["dtype"] = case.dtype
-        return [CallSpec.of("compress", facts, {"rows": (1, 4 * case.size("length"))})]
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         """Latents of rows that complete nothing mean nothing: they count as zeros."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from deepinfer.backend import (
     Activation,
     Batch,
-    CallSpec,
     CompressorWeights,
     Region,
 )
@@ -26,7 +25,7 @@ from deepinfer.conformance.cases.batches import (
 )
 from deepinfer.conformance.cases.compressor import ring_places
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import EPS, THETA, part_calls
+from deepinfer.conformance.cases.specs import THETA
 from deepinfer.conformance.oracles import compressor, formats, pages
 from deepinfer.conformance.suite import (
     Arguments,
@@ -44,6 +43,8 @@ from deepinfer.conformance.values import make
 from deepinfer.formats import quantise
 from deepinfer.formats.dtypes import COMPUTE_DTYPES
 from deepinfer.model import inverse_frequencies
+
+EPS = 1e-6
 
 
 def stored(region: Region, batch: Batch, entries: Tensor, name: str) -> Outputs:
@@ -120,16 +121,6 @@ class NormRopeStore(OperatorSuite):
             "batch": cache.batch,
             "numerics": numerics_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        text = {
-            "head_dim": 64,
-            "index_head_dim": case.size("width"),
-            "hidden_size": 64,
-            "qk_rope_head_dim": case.size("rotated"),
-        }
-        plan = {"ratio": case.size("ratio")}
-        return part_calls(case, "update_context", text, plan, rows=4 * case.size("length"))
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return stored(arguments["region"], arguments["batch"], arguments["entries"], "index")
@@ -242,16 +233,6 @@ class UpdateContext(OperatorSuite):
             "batch": cache.batch,
             "numerics": numerics,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        text = {
-            "head_dim": case.size("head_dim"),
-            "index_head_dim": case.size("index_dim"),
-            "hidden_size": case.size("hidden"),
-            "qk_rope_head_dim": case.size("rotated"),
-        }
-        plan = {"ratio": case.size("ratio")}
-        return part_calls(case, "update_context", text, plan, rows=4 * case.size("length"))
 
     def entries(self, arguments: Arguments) -> Tensor:
         """The entry that each row completes, or -1."""

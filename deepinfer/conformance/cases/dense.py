@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from deepinfer.backend import CallSpec, Fact, LinearSource
+from deepinfer.backend import Fact, LinearSource
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import lookup_table, matrix
@@ -18,7 +18,6 @@ from deepinfer.conformance.cases.specs import (
     FP8,
     ROWS,
     activation,
-    call,
     scheme_of,
 )
 from deepinfer.conformance.oracles.rows import grouped_product, norm, product
@@ -68,9 +67,6 @@ class RmsNorm(OperatorSuite):
             "eps": case.fact("eps"),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "rms_norm", {name: case.fact(name) for name in ("width", "eps")})]
-
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(case.dtype, elementwise=True)
 
@@ -82,6 +78,7 @@ class Linear(OperatorSuite):
     """a times w^T, every stored kind."""
 
     operator = "linear"
+    stated = ("weight",)
     row_arguments = ("a",)
     nan_argument = "a.values"
 
@@ -148,10 +145,6 @@ class Linear(OperatorSuite):
             "w": matrix(case.size("outputs"), shape[1], kind, generator, weights),
             "out_dtype": COMPUTE_DTYPES[str(case.fact("out"))],
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: value for name, value in case.facts if name != "rows"}
-        return [call(case, self.operator, facts)]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(str(case.fact("out")))
@@ -241,9 +234,6 @@ class Embed(OperatorSuite):
             "ids": ids,
             "dtype": COMPUTE_DTYPES[case.dtype],
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "embed", {name: case.size(name) for name in ("vocabulary", "width")})]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return EXACT

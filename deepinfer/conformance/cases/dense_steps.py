@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import AttentionWeights, CallSpec, Fact, LinearSource
+from deepinfer.backend import AttentionWeights, Fact, LinearSource
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import matrix
 from deepinfer.conformance.cases.rotations import frequencies, positions
@@ -18,10 +18,6 @@ from deepinfer.conformance.cases.specs import (
     FEW_ROWS,
     ROWS,
     activation,
-    call,
-    linear_call,
-    norm_call,
-    norm_quantise_calls,
     read,
     scheme_of,
 )
@@ -52,6 +48,7 @@ class Project(OperatorSuite):
     """Queries, query latent and window of each row."""
 
     operator = "project"
+    stated = ("weight",)
     row_arguments = ("a", "positions")
     row_outputs = ("queries", "latent", "window")
     nan_argument = "a.values"
@@ -121,30 +118,6 @@ class Project(OperatorSuite):
             "positions": positions(rows, generator),
             "numerics": numerics_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        heads, head_dim = case.size("heads"), case.size("head_dim")
-        rank, hidden, kind = case.size("rank"), case.size("hidden"), str(case.fact("weight"))
-        scheme = scheme_of(case)
-        name = None if scheme is None else scheme.value
-        numerics: dict[str, Fact] = {"numerics": case.numerics}
-        facts = {key: value for key, value in case.facts if key != "rows"}
-        rope: dict[str, Fact] = {
-            "width": head_dim,
-            "rotated": case.size("rotated"),
-            "inverse": False,
-            **numerics,
-        }
-        return [
-            call(case, "project", {**facts, **numerics}),
-            linear_call(case, hidden, rank, kind, "project", name),
-            *norm_quantise_calls(case, rank, name, "project"),
-            linear_call(case, rank, heads * head_dim, kind, "project", name),
-            call(case, "rope", {"heads": heads, **rope}, "project"),
-            linear_call(case, hidden, head_dim, kind, "project", name),
-            norm_call(case, head_dim, "project"),
-            call(case, "rope", {"heads": 1, **rope}, "project"),
-        ]
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         """Of the latent, what its readers see: they are quantised like the first one."""
@@ -221,15 +194,6 @@ class Logits(OperatorSuite):
             "eps": EPS,
             "head": matrix(case.size("vocabulary"), hidden, kind, generator),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        hidden, vocabulary = case.size("hidden"), case.size("vocabulary")
-        out = "fp64" if case.dtype == "fp64" else "fp32"
-        return [
-            call(case, "logits", {"hidden": hidden, "vocabulary": vocabulary}),
-            norm_call(case, hidden, "logits"),
-            linear_call(case, hidden, vocabulary, "bf16", "logits", None, out),
-        ]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return BF16_CHAIN if case.dtype == "bf16" else float_tolerance(case.dtype)

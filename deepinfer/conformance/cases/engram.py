@@ -12,7 +12,7 @@ from deepinfer.backend import CallSpec, Fact, NgramHash
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.hyper import SMALL
 from deepinfer.conformance.cases.matrices import lookup_table
-from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call, read
+from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, read
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.stored import stored_matrix
 from deepinfer.conformance.suite import (
@@ -125,11 +125,6 @@ class NgramRows(OperatorSuite):
             history = histories(rows, orders, ids, generator)
         return {"history": history, "hash": hash}
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        orders = case.size("orders")
-        facts = {"orders": orders, "columns": (orders - 1) * case.size("heads")}
-        return [call(case, "ngram_rows", facts)]
-
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
         return {"orders": call.fact("orders"), "heads": heads_of(call, call.fact("orders"))}
 
@@ -181,11 +176,6 @@ class Gather(OperatorSuite):
             "rows": rows,
             "dtype": COMPUTE_DTYPES[case.dtype],
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.fact(name) for name in ("columns", "width", "table_rows")}
-        kind = "fp8" if case.fact("weight") == "fp8" else "bf16"
-        return [call(case, "gather", {**facts, "weight": kind})]
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {**super().outputs(case, result, arguments), "read": read(result)}
@@ -258,9 +248,6 @@ class Inject(OperatorSuite):
             "eps": EPS,
             "blocked": blocked,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "inject", {name: case.size(name) for name in ("streams", "width")})]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         if case.edge == "all-blocked":

@@ -10,9 +10,8 @@ import torch
 from deepinfer.backend import Activation, CallSpec, EngramWeights, Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.engram import gate_weight, heads_of, histories, ngram_hash
-from deepinfer.conformance.cases.hyper import stream_facts
 from deepinfer.conformance.cases.matrices import lookup_table, matrix
-from deepinfer.conformance.cases.specs import EPS, FP8, ROWS, call, linear_call
+from deepinfer.conformance.cases.specs import EPS, ROWS
 from deepinfer.conformance.oracles.engram import hashed, injected
 from deepinfer.conformance.oracles.rows import product
 from deepinfer.conformance.oracles.stored import stored_matrix
@@ -101,27 +100,6 @@ class EngramStep(OperatorSuite):
             "weights": weights,
             "blocked": history[:, 0] < 0,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        orders, heads, width = (case.size(name) for name in ("orders", "heads", "table_width"))
-        columns, streams = (orders - 1) * heads, stream_facts(case)
-        kind = str(case.fact("weight"))
-        hash = ngram_hash(orders, heads, case.size("modulus"), IDS, torch.Generator())
-        table_facts: dict[str, Fact] = {
-            "columns": columns,
-            "width": width,
-            "table_rows": int(hash.primes.sum()),
-            "weight": kind,
-        }
-        outputs = (case.size("streams") + 1) * case.size("width")
-        facts: dict[str, Fact] = {**streams, "columns": columns, "table_width": width}
-        return [
-            call(case, "engram", facts),
-            call(case, "ngram_rows", {"orders": orders, "columns": columns}, "engram"),
-            call(case, "gather", table_facts, "engram"),
-            linear_call(case, columns * width, outputs, kind, "engram", FP8),
-            call(case, "inject", streams, "engram"),
-        ]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         if case.dtype == "bf16":

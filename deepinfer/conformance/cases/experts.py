@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, CallSpec, Contract, Fact, Group, Routing
+from deepinfer.backend import Activation, Contract, Fact, Group, Routing
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.specs import ROWS
 from deepinfer.conformance.oracles import experts as oracle
@@ -31,12 +31,6 @@ MARGIN = 1e-4
 def wide_dtype(dtype: str) -> torch.dtype:
     """The precision of router logits and weights."""
     return torch.float64 if dtype == "fp64" else torch.float32
-
-
-def rows_range(case: Case) -> dict[str, tuple[int, int]]:
-    """The range of rows of a case's calls."""
-    rows = max(1, case.size("rows"))
-    return {"rows": (rows, rows)}
 
 
 def random_routing(
@@ -145,11 +139,6 @@ class Route(OperatorSuite):
         logits = make(case.values, shape, generator, dtype)
         return logits.abs() if case.values == "large" else logits * 2
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {"dtype": case.dtype, **dict(case.facts)}
-        facts.pop("rows")
-        return [CallSpec.of("route", facts, rows_range(case))]
-
     def tolerance(self, case: Case, output: str) -> Tolerance:
         if output == "ids":
             return EXACT
@@ -198,18 +187,16 @@ class Dispatch(OperatorSuite):
             "group": Group(),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.size(name) for name in ("experts", "top_k", "hidden")}
-        return [
-            CallSpec.of("dispatch", {"dtype": case.dtype, **facts, "group": 1}, rows_range(case))
-        ]
-
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         """The routing. The rows may be held in any order, and their values as a backend likes."""
         return {"ids": result.routing.ids, "weights": result.routing.weights}
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         return {"ids": arguments["routing"].ids, "weights": arguments["routing"].weights}
+
+
+EXPERTS = 4
+"""Experts for each one that a row of `combine` chooses."""
 
 
 class Combine(OperatorSuite):
@@ -250,18 +237,13 @@ class Combine(OperatorSuite):
         name = "normal" if case.values == "cancelling" else case.values
         return {
             "outputs": outputs.to(dtype),
-            "routing": random_routing(rows, 4 * k, k, generator, wide_dtype(case.dtype)),
+            "routing": random_routing(rows, EXPERTS * k, k, generator, wide_dtype(case.dtype)),
             "shared": make(name, (rows, hidden), generator, dtype),
             "numerics": numerics_of(case),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        k, hidden = case.size("top_k"), case.size("hidden")
-        facts: dict[str, Fact] = {"dtype": case.dtype, "top_k": k, "hidden": hidden}
-        return [
-            CallSpec.of("combine", {**facts, "numerics": case.numerics}, rows_range(case)),
-            CallSpec.of("dispatch", {**facts, "experts": 4 * k, "group": 1}, rows_range(case)),
-        ]
+    def inherited(self, case: Case) -> dict[str, Fact]:
+        return {**super().inherited(case), "experts": EXPERTS * case.size("top_k")}
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
         """Dispatch by the same backend, whose own state may travel with the rows."""

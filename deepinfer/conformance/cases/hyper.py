@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from deepinfer.backend import CallSpec, Fact, Mix, MixSite
+from deepinfer.backend import Fact, Mix, MixSite
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS, call
+from deepinfer.conformance.cases.specs import EPS, FEW_ROWS, ROWS
 from deepinfer.conformance.oracles.hyper import collapsed, expanded, predicted
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import MIX, Tolerance, float_tolerance
@@ -55,11 +55,6 @@ def random_mix(rows: int, streams: int, dtype: torch.dtype, generator: torch.Gen
     comb = torch.rand(rows, streams, streams, generator=generator)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return Mix(pre.to(wide), post.to(wide), comb.to(wide))
-
-
-def stream_facts(case: Case) -> dict[str, Fact]:
-    """Count and width of the streams."""
-    return {"streams": case.size("streams"), "width": case.size("width")}
 
 
 class MixSuite(OperatorSuite):
@@ -119,9 +114,6 @@ class MixSuite(OperatorSuite):
             "site": site(streams, width, case.size("iterations"), weights, generator),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "mix", {**stream_facts(case), "iterations": case.size("iterations")})]
-
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance("fp64") if case.dtype == "fp64" else MIX
 
@@ -146,9 +138,6 @@ class Collapse(OperatorSuite):
         if rows and case.edge != "released":
             pre[0] = torch.eye(streams)[0]  # what a model starts with
         return {"streams": make(case.values, (rows, streams, width), generator, dtype), "pre": pre}
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "collapse", stream_facts(case))]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(case.dtype, elementwise=True)
@@ -175,9 +164,6 @@ class Expand(OperatorSuite):
             "streams": make(case.values, (rows, streams, width), generator, dtype),
             "mix": random_mix(rows, streams, dtype, generator),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return [call(case, "expand", stream_facts(case))]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(case.dtype, elementwise=True)

@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from deepinfer.backend import Activation, CallSpec, Fact, Mix, SubLayer
+from deepinfer.backend import Activation, Fact, Mix, SubLayer
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.hyper import random_mix, site, stream_facts
+from deepinfer.conformance.cases.hyper import random_mix, site
 from deepinfer.conformance.cases.specs import (
     EPS,
     FP8,
     ROWS,
-    call,
     inconsistent,
-    norm_quantise_calls,
     read,
     scheme_of,
 )
@@ -120,18 +118,6 @@ class Enter(OperatorSuite):
             EPS,
         )
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return list(self.inner(case, None))
-
-    @staticmethod
-    def inner(case: Case, step: str | None) -> Iterator[CallSpec]:
-        """`enter` and what is inside."""
-        streams, scheme = stream_facts(case), case.fact("scheme")
-        yield call(case, "enter", {**streams, "scheme": scheme}, step)
-        yield call(case, "mix", {**streams, "iterations": ITERATIONS}, "enter")
-        yield call(case, "collapse", streams, "enter")
-        yield from norm_quantise_calls(case, case.size("width"), scheme, "enter")
-
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {**mix_outputs(result.mix), **activation_outputs(result.activation)}
 
@@ -174,14 +160,6 @@ class Advance(Enter):
             "next_sub_layer": self.sub_layer(case, generator),
             "scheme": scheme_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        streams = stream_facts(case)
-        return [
-            call(case, "advance", {**streams, "scheme": case.fact("scheme")}),
-            *self.inner(case, "advance"),
-            call(case, "expand", streams, "advance"),
-        ]
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {"streams": result.streams, **super().outputs(case, result, arguments)}

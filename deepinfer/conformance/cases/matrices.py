@@ -6,7 +6,8 @@ import torch
 
 from deepinfer.backend import ExpertSource, LinearSource
 from deepinfer.backend.memory_source import MemorySource
-from deepinfer.conformance.values import make
+from deepinfer.backend.shapes import ShapeSource
+from deepinfer.conformance.values import ShapesOnly, make
 
 FP8_GROUP = 32
 
@@ -20,6 +21,8 @@ def matrix(
     over 2^-20 to 2^20; "saturated": codes of the largest magnitude and the largest scales whose
     products stay finite; "zeros": zeros.
     """
+    if isinstance(generator, ShapesOnly):
+        return _shape_of_matrix(rows, columns, kind)
     if kind in ("bf16", "fp32"):
         dtype = torch.bfloat16 if kind == "bf16" else torch.float32
         name = {"powers": "large", "saturated": "large"}.get(values, values)
@@ -40,6 +43,13 @@ def matrix(
     )
 
 
+def _shape_of_matrix(rows: int, columns: int, kind: str) -> LinearSource:
+    """A matrix without values, and without the block scales that nothing asks the shape of."""
+    dtype = {"fp8": "F8_E4M3", "fp4": "I8", "bf16": "BF16", "fp32": "F32"}[kind]
+    shape = rows, columns // 2 if kind == "fp4" else columns
+    return LinearSource(ShapeSource("matrix", dtype, shape))
+
+
 def _scales(
     rows: int, columns: int, kind: str, generator: torch.Generator, values: str
 ) -> torch.Tensor:
@@ -56,7 +66,7 @@ def lookup_table(
     rows: int, columns: int, kind: str, generator: torch.Generator, values: str = "normal"
 ) -> LinearSource:
     """A table whose rows are gathered; fp8 tables have a scale per row and 32 columns."""
-    if kind != "fp8":
+    if kind != "fp8" or isinstance(generator, ShapesOnly):
         return matrix(rows, columns, kind, generator, values)
     source = matrix(rows, columns, kind, generator, values)
     scales = torch.randint(117, 128, (rows, -(-columns // FP8_GROUP)), generator=generator)

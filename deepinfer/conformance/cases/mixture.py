@@ -10,7 +10,6 @@ from torch import Tensor
 
 from deepinfer.backend import (
     Activation,
-    CallSpec,
     ExpertSource,
     Fact,
     Group,
@@ -22,7 +21,6 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.experts import (
     NUMERICS,
     SCALE,
-    rows_range,
     settled,
     wide_dtype,
 )
@@ -34,7 +32,6 @@ from deepinfer.conformance.cases.mlp import (
     inputs_and_weights,
     mlp_output_tolerance,
     scheme_of,
-    stored_kind,
 )
 from deepinfer.conformance.cases.specs import activation
 from deepinfer.conformance.oracles import experts as oracle
@@ -43,7 +40,7 @@ from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs, numer
 from deepinfer.conformance.tolerances import (
     Tolerance,
 )
-from deepinfer.conformance.values import make
+from deepinfer.conformance.values import ShapesOnly, make
 from deepinfer.conformance.world import ExpertSources
 from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
@@ -105,9 +102,6 @@ class SharedMlp(OperatorSuite):
             "numerics": numerics_of(case),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return list(shared_calls(case, stored_kind(case.fact("weight")), None))
-
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return mlp_output_tolerance(case)
 
@@ -131,39 +125,6 @@ def shared_oracle(a: Activation, weights: Any, case: Case) -> Tensor:
     x = oracle.consumed(a, source.w1.kind)
     matrices = oracle.Matrices.of(source, a.dtype)
     return oracle.expert(x, matrices, limit, None, numerics_of(case), a.dtype)
-
-
-def shared_calls(case: Case, kind: Fact, step: str | None) -> Iterator[CallSpec]:
-    """The shared expert's call and those inside it."""
-    hidden, inner = case.size("hidden"), case.size("intermediate")
-    dtype: dict[str, Fact] = {"dtype": case.dtype}
-    modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
-    whole: dict[str, Fact] = {
-        "hidden": hidden,
-        "intermediate": inner,
-        "weight": kind,
-        **dtype,
-        **modes,
-    }
-    ranges = rows_range(case)
-    yield CallSpec.of("shared_mlp", whole, ranges, step)
-    for inputs, outputs in ((hidden, inner), (inner, hidden)):
-        yield CallSpec.of("linear", linear_facts(case, inputs, outputs, kind), ranges, "shared_mlp")
-    yield CallSpec.of("swiglu", {**dtype, "intermediate": inner, **modes}, ranges, "shared_mlp")
-
-
-def linear_facts(
-    case: Case, inputs: int, outputs: int, kind: Fact, out: str | None = None
-) -> dict[str, Fact]:
-    """Facts of a matmul inside a step."""
-    return {
-        "dtype": case.dtype,
-        "inputs": inputs,
-        "outputs": outputs,
-        "weight": kind,
-        "scheme": scheme_of(case) if kind in ("fp8", "fp4") else None,
-        "out": out or case.dtype,
-    }
 
 
 class Mixture(OperatorSuite):
@@ -224,11 +185,12 @@ class Mixture(OperatorSuite):
         bias, image_bias = (torch.randn(experts, generator=generator) for _ in range(2))
         image_mask = torch.arange(rows) % 3 == 1
         added = torch.where(image_mask[:, None], image_bias, bias)
-        decoded = weight_for(gate, torch.bfloat16)
         x = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
-        while not bool((good := self._settled(x, decoded, added, k)).all()):
-            again = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
-            x = torch.where(good[:, None], x, again)
+        if not isinstance(generator, ShapesOnly):  # which leaves the gate without values
+            decoded = weight_for(gate, torch.bfloat16)
+            while not bool((good := self._settled(x, decoded, added, k)).all()):
+                again = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
+                x = torch.where(good[:, None], x, again)
         sources = (expert(hidden, inner, str(kind), generator, of_weights) for _ in range(experts))
         shared = "fp8" if kind == "fp4" else str(kind)
         return {
@@ -246,36 +208,6 @@ class Mixture(OperatorSuite):
     def _settled(x: Tensor, gate: Tensor, added: Tensor, k: int) -> Tensor:
         """Rows whose choice of experts does not hang on rounding; a row of NaN has none."""
         return settled(x.double() @ gate.T, added, k) | torch.isnan(x).any(-1)
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        ranges = rows_range(case)
-        dtype: dict[str, Fact] = {"dtype": case.dtype}
-        hidden, kind = case.size("hidden"), case.fact("weight")
-        modes: dict[str, Fact] = {"limit": case.fact("limit"), "numerics": case.numerics}
-        route: dict[str, Fact] = {
-            **dtype,
-            "experts": case.size("experts"),
-            "top_k": case.size("top_k"),
-        }
-        dispatch = {**route, "hidden": hidden}
-        experts: dict[str, Fact] = {
-            **dispatch,
-            "intermediate": case.size("intermediate"),
-            "weight": kind,
-            **modes,
-        }
-        wide = "fp64" if case.dtype == "fp64" else "fp32"
-        gate = linear_facts(case, hidden, case.size("experts"), "bf16", wide)
-        combine = {**dtype, "top_k": case.size("top_k"), "hidden": hidden}
-        return [
-            CallSpec.of("mixture", {**experts, "group": 1}, ranges),
-            CallSpec.of("linear", gate, ranges, "mixture"),
-            CallSpec.of("route", {**route, "scale": SCALE}, ranges, "mixture"),
-            CallSpec.of("dispatch", {**dispatch, "group": 1}, ranges, "mixture"),
-            CallSpec.of("expert_mlp", experts, ranges, "mixture"),
-            *shared_calls(case, "fp8" if kind == "fp4" else kind, "mixture"),
-            CallSpec.of("combine", {**combine, "numerics": case.numerics}, ranges, "mixture"),
-        ]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return mlp_output_tolerance(case)

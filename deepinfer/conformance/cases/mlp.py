@@ -10,7 +10,6 @@ from torch import Tensor
 
 from deepinfer.backend import (
     Activation,
-    CallSpec,
     Contract,
     Fact,
     Group,
@@ -20,7 +19,6 @@ from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.experts import (
     NUMERICS,
     routing_of,
-    rows_range,
     wide_dtype,
 )
 from deepinfer.conformance.cases.matrices import expert
@@ -54,11 +52,6 @@ def inputs_and_weights(case: Case) -> tuple[str, str]:
     if case.values in WEIGHT_VALUES:
         return "normal", case.values
     return case.values, "normal"
-
-
-def stored_kind(kind: Fact) -> Fact:
-    """The weight fact of a stored kind: "bf16" says unquantised, float32 included."""
-    return "bf16" if kind == "fp32" else kind
 
 
 class SwiGlu(OperatorSuite):
@@ -126,15 +119,6 @@ class SwiGlu(OperatorSuite):
             "weights": weights if case.fact("weighted") else None,
             "numerics": numerics_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts: dict[str, Fact] = {
-            "dtype": case.dtype,
-            "intermediate": case.size("intermediate"),
-            "limit": case.fact("limit"),
-            "numerics": case.numerics,
-        }
-        return [CallSpec.of("swiglu", facts, rows_range(case))]
 
     def outputs(self, case: Case, result: Activation, arguments: Arguments) -> Outputs:
         """REF: the values. INFER: what the quantised half says, the only half that need be kept."""
@@ -234,16 +218,6 @@ class ExpertMlp(OperatorSuite):
             "limit": case.fact("limit"),
             "numerics": numerics_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        names = ("experts", "top_k", "hidden", "intermediate", "limit")
-        facts: dict[str, Fact] = {"dtype": case.dtype, **{name: case.fact(name) for name in names}}
-        facts |= {"weight": stored_kind(case.fact("weight")), "numerics": case.numerics}
-        dispatch = {name: facts[name] for name in ("dtype", "experts", "top_k", "hidden")}
-        return [
-            CallSpec.of("expert_mlp", facts, rows_range(case)),
-            CallSpec.of("dispatch", {**dispatch, "group": 1}, rows_range(case)),
-        ]
 
     def run(self, operators: Contract, arguments: Arguments) -> Tensor:
         """Dispatch by the same backend, whose own state may travel with the rows."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from deepinfer.backend import Activation, CallSpec, Contract, Fact
+from deepinfer.backend import Activation, Contract, Fact
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.matrices import lookup_table, matrix
-from deepinfer.conformance.cases.specs import call, linear_call
 from deepinfer.conformance.oracles.stored import stored_matrix
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.values import make
@@ -29,6 +28,7 @@ class PackLinear(OperatorSuite):
     """Every stored value of a matrix, read by unit rows."""
 
     operator = "pack_linear"
+    stated = ("weight",)
 
     def grid(self, tier: Tier) -> Iterator[Case]:
         for kind in KINDS:
@@ -60,11 +60,6 @@ class PackLinear(OperatorSuite):
             "unit": torch.eye(inputs, dtype=COMPUTE_DTYPES[case.dtype]),
             "w": matrix(case.size("outputs"), inputs, kind, generator, case.values),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        inputs, outputs = case.size("inputs"), case.size("outputs")
-        kind, out = str(case.fact("weight")), "fp64" if case.dtype == "fp64" else "fp32"
-        return [linear_call(case, inputs, outputs, kind, None, None, out)]
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
         """The packed matrix and its product with unit rows."""
@@ -113,18 +108,6 @@ class PackTable(OperatorSuite):
             "dtype": COMPUTE_DTYPES[case.dtype],
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        vocabulary, width = case.size("vocabulary"), case.size("width")
-        if case.fact("weight") != "fp8":
-            return [call(case, "embed", {"vocabulary": vocabulary, "width": width})]
-        facts: dict[str, Fact] = {
-            "columns": 1,
-            "width": width,
-            "table_rows": vocabulary,
-            "weight": "fp8",
-        }
-        return [call(case, "gather", facts)]
-
     def run(self, operators: Contract, arguments: Arguments) -> Any:
         """The packed table and all of its rows."""
         packed, rows, dtype = arguments["table"], arguments["rows"], arguments["dtype"]
@@ -161,9 +144,6 @@ class PackVector(OperatorSuite):
         return {
             "source": MemorySource(make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype]))
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return []
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         return {"out": arguments["source"].read()}

@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 
-from deepinfer.backend import CallSpec, Fact
+from deepinfer.backend import Fact
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.specs import (
     EPS,
     ROWS,
-    call,
     inconsistent,
-    norm_quantise_calls,
     read,
     scheme_number,
     scheme_of,
@@ -101,10 +99,6 @@ class Quantise(OperatorSuite):
             x = midpoints(shape, scheme, generator).to(x.dtype)
         return {"x": x, "scheme": scheme}
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {"width": case.size("width"), "scheme": case.fact("scheme")}
-        return [call(case, "quantise", facts)]
-
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {**super().outputs(case, result, arguments), "scheme": scheme_number(result)}
 
@@ -151,9 +145,6 @@ class NormQuantise(OperatorSuite):
             "eps": EPS,
             "scheme": scheme_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return list(norm_quantise_calls(case, case.size("width"), case.fact("scheme"), None))
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {

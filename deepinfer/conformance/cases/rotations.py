@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CallSpec, Fact
+from deepinfer.backend import Fact
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.specs import FEW_ROWS, ROWS, call
+from deepinfer.conformance.cases.specs import FEW_ROWS, ROWS
 from deepinfer.conformance.oracles.rows import rotated
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs, numerics_of
 from deepinfer.conformance.tolerances import Tolerance, float_tolerance
@@ -103,10 +103,6 @@ class Rope(OperatorSuite):
             "inverse": case.fact("inverse"),
             "numerics": numerics_of(case),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.fact(name) for name in ("heads", "width", "rotated", "inverse")}
-        return [call(case, "rope", {**facts, "numerics": case.numerics})]
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
         return float_tolerance(case.dtype, elementwise=True)

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import CallSpec, Fact, SamplingParameters
+from deepinfer.backend import Fact, SamplingParameters
 from deepinfer.backend.sampling import Purpose
 from deepinfer.conformance.case import Case, Tier
-from deepinfer.conformance.cases.experts import rows_range
 from deepinfer.conformance.oracles import sampling as oracle
 from deepinfer.conformance.suite import Arguments, OperatorSuite, Outputs
 from deepinfer.conformance.tolerances import EXACT, LOGPROBS, Tolerance
@@ -48,12 +47,6 @@ PARAMETERS: dict[str, tuple[tuple[float, float, int, float], ...]] = {
 }  # fmt: skip
 
 
-def sampling_calls(case: Case) -> list[CallSpec]:
-    """The one call of a sampling operator."""
-    facts = {"vocabulary": case.size("vocabulary")}
-    return [CallSpec.of(case.operator, facts, rows_range(case))]
-
-
 class Mask(OperatorSuite):
     """Bits of allowed tokens, 32 in a word."""
 
@@ -83,9 +76,6 @@ class Mask(OperatorSuite):
             "logits": make(case.values, (rows, vocabulary), generator, torch.float32),
             "bits": bits,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return sampling_calls(case)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         rows = zip(arguments["logits"].tolist(), arguments["bits"].tolist(), strict=True)
@@ -138,9 +128,6 @@ class Process(OperatorSuite):
             again = make(case.values, shape, generator, torch.float32) * spread
             logits = torch.where(good[:, None], logits, again)
         return {"logits": logits, "parameters": parameters}
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return sampling_calls(case)
 
     def outputs(self, case: Case, result: Tensor, arguments: Arguments) -> Outputs:
         """What stays is one output: a token more or less is no matter of precision."""
@@ -241,9 +228,6 @@ class Sample(OperatorSuite):
         logits[:, 0] = torch.where(logits.amax(-1) == -math.inf, 0.0, logits[:, 0])
         return torch.log_softmax(logits.double(), -1).float()
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        return sampling_calls(case)
-
     def oracle(self, case: Case, arguments: Arguments) -> Outputs | None:
         logprobs = arguments["logprobs"]
         if logprobs.numel() > ORACLE_ELEMENTS:
@@ -286,9 +270,6 @@ class TopLogprobs(OperatorSuite):
             "logprobs": -make(case.values, shape, generator, torch.float32).abs(),
             "k": case.size("k"),
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        return sampling_calls(case)
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         logprobs, k = arguments["logprobs"], arguments["k"]

@@ -14,8 +14,8 @@ from deepinfer.backend.resolution import Operators
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.batches import Geometry, PagedCache, real_rows, single_rows
 from deepinfer.conformance.cases.matrices import matrix
-from deepinfer.conformance.cases.model_calls import THETA, part_calls
 from deepinfer.conformance.cases.selection import candidate_blocks, rows_of, visible_entries
+from deepinfer.conformance.cases.specs import THETA
 from deepinfer.conformance.oracles import attention, compressor, formats, selection
 from deepinfer.conformance.suite import (
     Arguments,
@@ -122,26 +122,6 @@ class Select(OperatorSuite):
             "batch": cache.batch,
             "numerics": numerics,
         }
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        text = {
-            "index_n_heads": case.size("heads"),
-            "index_head_dim": case.size("width"),
-            "index_topk": case.size("top_k"),
-            "candidate_block_size": case.size("block"),
-            "candidate_topk_blocks": case.size("blocks"),
-            "q_lora_rank": case.size("rank"),
-            "hidden_size": case.size("hidden"),
-            "qk_rope_head_dim": case.size("rotated"),
-        }
-        plan = {
-            "ratio": case.size("ratio"),
-            "uses_candidates": case.fact("candidates"),
-            "candidate_source": bool(case.size("blocks")),
-        }
-        quantised = case.fact("weight") == "fp8"
-        rows = 4 * case.size("length")
-        return part_calls(case, "select", text, plan, rows=rows, quantised=quantised)
 
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
         """A layer without candidates states no block; the case keeps its own, which is not read."""

@@ -122,13 +122,6 @@ class IndexScores(OperatorSuite):
             "numerics": numerics_of(case),
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.fact(name) for name in ("heads", "width", "ratio")}
-        length = max(1, case.size("length"))
-        ranges = {"rows": (1, 4 * length), "length": (1, length)}
-        own = {"dtype": case.dtype, "numerics": case.numerics, **facts}
-        return [CallSpec.of("index_scores", own, ranges)]
-
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
         return {"out": result[: real_rows(arguments["batch"])]}
 
@@ -267,11 +260,6 @@ class Top(_Chosen):
             "size": size,
         }
 
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {"top_k": case.size("top_k"), "candidates": bool(case.size("kept"))}
-        own = {"dtype": case.dtype, "block": case.fact("block"), **facts}
-        return [CallSpec.of("top", own, self.ranges(case))]
-
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
         kept = max(3, case.size("kept")) if call.fact("candidates") else 0
         return {**super().facts_of(case, call), "kept": kept}
@@ -327,10 +315,6 @@ class BestBlocks(_Chosen):
         invisible = columns >= arguments["visible"].unsqueeze(-1)
         arguments["scores"].masked_fill_(invisible, float("-inf"))
         return {**arguments, "size": case.size("block"), "k": case.size("blocks")}
-
-    def calls(self, case: Case) -> list[CallSpec]:
-        facts = {name: case.size(name) for name in ("block", "blocks")}
-        return [CallSpec.of("best_blocks", {"dtype": case.dtype, **facts}, self.ranges(case))]
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
         return {"out": selection.best_blocks(**arguments)}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, CallSpec, Fact
+from deepinfer.backend import Activation
 from deepinfer.conformance.case import Case
 from deepinfer.conformance.oracles.stored import block_values
 from deepinfer.formats import Scheme, quantise
@@ -16,47 +14,9 @@ ROWS = {"empty": 0, "one": 1, "tile-1": 15, "tile": 16, "tile+1": 17, "long": 13
 FEW_ROWS = {"empty": 0, "one": 1, "tile": 16, "tile+1": 17}
 EPS = 1e-20
 """`rms_norm_eps` of the released model: small on purpose."""
+THETA = 160000.0
+"""`compress_rope_theta` of the released model: of rotations in compressed layers."""
 FP8 = Scheme.FP8_BLOCK32.value
-
-
-def call(case: Case, operator: str, facts: Mapping[str, Fact], step: str | None = None) -> CallSpec:
-    """A call with the case's rows and precision, as the model would list it."""
-    rows = max(1, case.size("rows"))
-    return CallSpec.of(operator, {"dtype": case.dtype, **facts}, {"rows": (rows, rows)}, step)
-
-
-def norm_call(case: Case, width: int, step: str | None) -> CallSpec:
-    """A norm inside a step."""
-    return call(case, "rms_norm", {"width": width, "eps": EPS}, step)
-
-
-def norm_quantise_calls(
-    case: Case, width: int, scheme: Fact, step: str | None
-) -> Iterator[CallSpec]:
-    """A `norm_quantise` and what is inside."""
-    yield call(case, "norm_quantise", {"width": width, "scheme": scheme}, step)
-    yield norm_call(case, width, "norm_quantise")
-    yield call(case, "quantise", {"width": width, "scheme": scheme}, "norm_quantise")
-
-
-def linear_call(
-    case: Case,
-    inputs: int,
-    outputs: int,
-    kind: str,
-    step: str | None,
-    scheme: Fact = None,
-    out: str | None = None,
-) -> CallSpec:
-    """A matmul, by itself or inside a step; one with unquantised weights has no scheme."""
-    facts: dict[str, Fact] = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "weight": kind,
-        "scheme": scheme if kind in ("fp8", "fp4") else None,
-        "out": out or case.dtype,
-    }
-    return call(case, "linear", facts, step)
 
 
 def scheme_of(case: Case) -> Scheme | None:
