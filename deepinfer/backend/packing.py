@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from deepinfer.backend.base import Backend
+from deepinfer.backend.base import FAMILIES, OPERATORS, Backend
 from deepinfer.backend.bindings import FALLBACK, HOST, NATIVE, Binding
+from deepinfer.backend.values import PackedExperts, PackedLinear, PackedTable
 
-READERS = {
-    "pack_linear": ("linear", "grouped_linear"),
-    "pack_table": ("embed", "gather"),
-    "pack_experts": ("expert_mlp",),
-}
+
+def _readers() -> dict[str, tuple[str, ...]]:
+    """Packers with the primitives that take what they return, by the types of the signatures."""
+    signatures = {
+        name: dict(function.__annotations__)
+        for family in FAMILIES.values()
+        for name, function in vars(family).items()
+        if OPERATORS.get(name) == "primitive"
+    }
+    returned = {name: types.pop("return") for name, types in signatures.items()}
+    return {
+        packer: tuple(name for name, types in signatures.items() if made in types.values())
+        for packer, made in returned.items()
+        if made in PACKED
+    }
+
+
+PACKED = (PackedLinear.__name__, PackedTable.__name__, PackedExperts.__name__)
+"""Types of packed values, which only the provider that packed them can read."""
+
+READERS = _readers()
 """Operators that make a packed value, and the primitives that read it."""
 
 PACKERS = ("pack_vector", *READERS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ from deepinfer.conformance.trees import clone, tensors
 from deepinfer.conformance.world import World, changed, host
 from deepinfer.errors import UnsupportedOperatorError
 from deepinfer.formats import quantise
+
+_T = TypeVar("_T")
 
 NAN = float("nan")
 OUT_OF_MEMORY = (
@@ -99,25 +101,28 @@ def got_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
 
 
 def _made(case: Case, suite: OperatorSuite) -> Arguments:
-    """The arguments of a case.
+    """The arguments of a case; see `_made_by`."""
+    return _made_by(lambda: suite.inputs(case, generator_of(case)))
 
-    Errors: MissingHardware where they do not fit into memory, InvalidCase where they contradict
-    each other.
+
+def _calls(case: Case, suite: OperatorSuite) -> list[CallSpec]:
+    """The calls of a case, which are traced on arguments of few rows; see `_made_by`."""
+    return _made_by(lambda: suite.calls(case))
+
+
+def _made_by(make: Callable[[], _T]) -> _T:
+    """What `make` returns of a case.
+
+    Errors: MissingHardware where it does not fit into memory, InvalidCase where the facts of the
+    case contradict each other.
     """
     try:
-        return suite.inputs(case, generator_of(case))
+        return make()
     except Exception as error:
         if isinstance(error, MemoryError) or any(word in str(error) for word in OUT_OF_MEMORY):
             raise MissingHardware(
                 "host memory: the inputs of this case do not fit into it"
             ) from error
-        raise InvalidCase(f"the suite cannot make this case: {shortened(error)}") from error
-
-
-def _calls(case: Case, suite: OperatorSuite) -> list[CallSpec]:
-    try:
-        return suite.calls(case)
-    except Exception as error:
         raise InvalidCase(f"the suite cannot make this case: {shortened(error)}") from error
 
 

@@ -17,11 +17,11 @@ from deepinfer.backend import (
     Batch,
     CallSpec,
     Numerics,
-    Purpose,
     SamplingParameters,
     Table,
     accumulation_dtype,
 )
+from deepinfer.backend.sampling import Purpose
 from deepinfer.backend.shapes import HOST, empty
 from deepinfer.backend.trace import Tracer
 from deepinfer.cache import CacheLayout, CachePools
