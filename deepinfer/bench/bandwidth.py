@@ -1,8 +1,8 @@
-"""`bandwidth`: what the machine's memory gives, to hold other numbers against.
+"""`bandwidth`: the bandwidth of the machine's memory, as a bound for other numbers.
 
-read: GB/s of reading an array once. triad: GB/s of a[i] = b[i] + s * c[i], two reads and a write,
-the read of a line before it is written not counted. The arrays should be larger than the last
-cache by far.
+read: GB/s of reading an array once. triad: GB/s of a[i] = b[i] + s * c[i], which is two reads and a
+write; the read of a line before it is written is not counted. The arrays should be much larger than
+the last cache.
 """
 
 from __future__ import annotations

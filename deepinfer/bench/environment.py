@@ -1,4 +1,4 @@
-"""What a number depends on beside the code: machine, versions, load, backend and its mode."""
+"""What a measured number depends on beside the code: machine, versions, load, backend and mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMING_MEANS_NOTHING = "mode {mode} of backend {name} ({label}): its timing mean
 
 
 def describe(selected: Selected | None) -> dict[str, Any]:
-    """The environment before a run; `finish` adds what is known after it."""
+    """The environment before a run; `finish` adds the load after it."""
     return {
         "command": shlex.join(["deepinfer", *sys.argv[1:]]),
         "cpu": cpu_name(),
@@ -52,7 +52,6 @@ def describe(selected: Selected | None) -> dict[str, Any]:
 
 
 def finish(environment: dict[str, Any]) -> None:
-    """Record the load after the run."""
     environment["load_average_after"] = _load_average()
 
 

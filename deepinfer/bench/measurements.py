@@ -1,4 +1,4 @@
-"""`Measurements`: what one benchmark measured, where, and how; as JSON and as a table."""
+"""`Measurements`: what one benchmark measured, where, and with which options."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Series:
 
 @dataclass
 class Measurements:
-    """One run of one benchmark.
+    """The results of one run of one benchmark.
 
     settings: its options. environment: see `environment.describe`. notes: what a reader must know
     before using the numbers, such as a mode whose timing means nothing.
@@ -66,7 +66,6 @@ class Measurements:
     def add(
         self, quantity: str, unit: str, samples: Sequence[float], **conditions: object
     ) -> Series:
-        """Add the samples of one quantity."""
         series = Series(quantity, unit, dict(conditions), list(samples))
         self.series.append(series)
         return series
@@ -93,12 +92,12 @@ class Measurements:
 def by_round(
     later: Sequence[float], first: Sequence[float], combine: Callable[[float, float], float]
 ) -> list[float]:
-    """Two series combined round by round, which a slow round leaves comparable."""
+    """Two series combined round by round, so that a slow round affects both sides alike."""
     return [combine(a, b) for a, b in zip(later, first, strict=True)]
 
 
 def render(report: Measurements) -> RenderableType:
-    """The report as a table of medians and spreads, one row per series."""
+    """The measurements as a table of medians and spreads, one row per series."""
     names = list(dict.fromkeys(name for series in report.series for name in series.conditions))
     title = f"deepinfer bench {report.benchmark}"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))

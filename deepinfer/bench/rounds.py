@@ -1,4 +1,4 @@
-"""Taking turns: what is compared runs once a round, so that a machine's moods hit all alike."""
+"""Taking turns: every variant runs once a round, so that a slow phase affects them all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def interleave(
     variants: Mapping[Key, Callable[[], Result]], rounds: int
 ) -> dict[Key, list[Result]]:
-    """Results of every variant, one a round; every other round goes through them backwards."""
+    """Results of every variant, one a round; every other round runs them in reverse order."""
     results: dict[Key, list[Result]] = {key: [] for key in variants}
     for number in range(rounds):
         order = list(variants) if number % 2 == 0 else list(variants)[::-1]

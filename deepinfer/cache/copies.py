@@ -1,4 +1,4 @@
-"""`Copies`: what must be copied before a step, so that every sequence writes into its own."""
+"""`Copies`: the blocks, pages and slots to copy before a step, so that no writer shares memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Copies(NamedTuple):
 
 
 def num_copies(places: list[tuple[int, int]], allocator: BlockAllocator, table: Int64Array) -> int:
-    """Copies that `replace_shared` will make: one per writer, less one where every owner writes."""
+    """How many copies `replace_shared` will make.
+
+    One for each writer, less one where every owner of a block writes into it.
+    """
     writers = Counter(int(table[place]) for place in places)
     return sum(min(count, allocator.num_owners(block) - 1) for block, count in writers.items())
 

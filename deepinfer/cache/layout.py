@@ -60,12 +60,10 @@ class CacheLayout:
 
     @property
     def main_format(self) -> EntryFormat:
-        """Of main entries."""
         return CONTEXT_FORMATS[self.cache_dtype][0]
 
     @property
     def index_format(self) -> EntryFormat:
-        """Of index keys."""
         return CONTEXT_FORMATS[self.cache_dtype][1]
 
     @cached_property

@@ -162,7 +162,7 @@ class CacheManager:
         return self._fit(slots, stops, *self.needed_rows(slots, stops))
 
     def try_reserve_rows(self, slots: Int64Array, stops: Int64Array) -> bool:
-        """`reserve_rows` where `can_reserve_rows`, at the cost of one of them; was it so?"""
+        """Do `reserve_rows` if `can_reserve_rows`, with one check; whether it was done."""
         blocks, pages = self._growth(slots, stops)
         wanted = int(blocks.sum()), int(pages.sum())
         if not self._fit(slots, stops, *wanted):
@@ -173,7 +173,7 @@ class CacheManager:
         return True
 
     def _fit(self, slots: Int64Array, stops: Int64Array, blocks: int, pages: int) -> bool:
-        """Are so many blocks and pages free, and those for copies on write?"""
+        """Whether so many blocks and pages are free, and those for copies on write."""
         if self.blocks.num_shared or self.pages.num_shared:
             written = self._shared(slots, stops)
             blocks += num_copies(written[0], self.blocks, self.block_table)

@@ -48,7 +48,6 @@ class CacheSize:
 
     @property
     def total_bytes(self) -> int:
-        """Everything."""
         return self.context_bytes + self.window_bytes + self.slots_bytes
 
 

@@ -1,4 +1,4 @@
-"""Published checkpoints: checked in both directions, planned, then read on demand."""
+"""Published checkpoints: compared with their configuration, measured, then read on demand."""
 
 from deepinfer.checkpoint.checkpoint import Checkpoint
 from deepinfer.checkpoint.kinds import Component, ExpectedTensor, Kind, Part

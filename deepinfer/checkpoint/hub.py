@@ -1,4 +1,4 @@
-"""From a directory or a Hub id to a local directory. Nothing is imported or fetched before that."""
+"""From a directory or a Hub id to a local directory. Only an id imports the Hub's library."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def _download(
 
 
 def _answers(repository: str, revision: str | None, token: str | None) -> bool:
-    """Whether the Hub says anything about the repository, if only that there is none.
+    """Whether the Hub answers a question about the repository, even with a refusal.
 
-    The library waits for its first answer without a limit, which a network that drops packets
-    never gives.
+    The library waits for its first answer without a limit, and a network that drops packets never
+    gives one.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError

@@ -22,10 +22,11 @@ Copied = Callable[[ExpectedTensor], bool]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that loading takes. Anonymous memory is what cannot be dropped under pressure.
+    """Bytes that loading takes.
 
-    mapped_bytes: stay in the files; copied_bytes: private copies; temporary_bytes: needed at the
-    peak of loading only; bookkeeping_bytes: the table of tensors on the host.
+    mapped_bytes stay in the files; copied_bytes are private copies; temporary_bytes are needed only
+    at the peak of loading; bookkeeping_bytes are the table of tensors on the host. Anonymous memory
+    is what the system cannot drop under pressure.
     """
 
     components: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr, and only where a person is watching."""
+"""A progress bar on stderr, drawn only where a person is watching."""
 
 from __future__ import annotations
 

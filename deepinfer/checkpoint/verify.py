@@ -152,7 +152,8 @@ def required(
 ) -> list[ExpectedTensor]:
     """All of `tensors`, unless they are far more than the shards hold.
 
-    Errors: MissingTensorError then, at once: a damaged count in config.json may ask for billions.
+    Then MissingTensorError is raised at once, because a damaged count in config.json may ask for
+    billions.
     """
     limit = 2 * len(found) + SPARE_TENSORS
     expected = list(itertools.islice(tensors, limit + 1))

@@ -164,7 +164,7 @@ class Batch:
             lines.release()
 
     def _start(self, raw: RawLine) -> int:
-        """Submit a line; how many lines have been dealt with by that."""
+        """Submit a line to the engine; return how many lines are finished because of it."""
         line = self._new_id(read_line(raw.number, raw.data, self.defaults))
         if self.output.is_done(line.number, line.digest):
             self.skipped += 1

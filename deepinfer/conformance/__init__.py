@@ -1,1 +1,1 @@
-"""Checks of a backend: golden data here, the conformance suite later."""
+"""Proof of a backend: the conformance suite (`suite`, `cases`), and golden data (`golden`)."""

@@ -1,8 +1,8 @@
-"""Cases that somebody names: is it one that the suite can make?
+"""Whether the suite can make a case that a user named.
 
-An id that is in no grid is run all the same, so that a case can be varied by hand. What is wrong
-with such a case must not read as a fault of the backend, and a word that nothing reads must not
-pass as a variation: its parts are held against those of the suite's own cases before anything runs.
+A case that is in no grid is run all the same, so that cases can be varied by hand. Its parts are
+compared with those of the suite's own cases before anything runs: an impossible case must not look
+like a fault of the backend, and a misspelt part must not go unnoticed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deepinfer.errors import UsageError
 from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 EDGES = ("", "call", "claimed", "history", "midpoints", "small")
-"""Edges that cases have beside those of a grid: of calls, of claims, and of drawn cases."""
+"""Edges of cases that are in no grid: of a model's calls, of claims, and of drawn cases."""
 
 
 def check_asked(case: Case, known: Iterable[Case]) -> None:
-    """UsageError for a case whose words are none of the suite's.
+    """UsageError for a case with a part that none of the suite's own cases has.
 
-    known: the suite's own cases of this name. A number may be any other of its kind, of at least 0
-    where theirs are; a shape that does not fit the others is found when the case is made.
+    known: the suite's own cases of this name. A number may differ from theirs, and must be at least
+    0 where theirs are. Shapes that do not fit together are found later, when the case is made.
     """
     known = list(known)
     forms = {tuple(sorted(dict(one.facts))) for one in known}

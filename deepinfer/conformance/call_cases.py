@@ -1,8 +1,8 @@
-"""Cases of calls: a model's own shapes, and the ends of what a backend claims.
+"""Cases from a model's calls, and cases at the bounds of what a backend claims.
 
-`deepinfer inspect CHECKPOINT --calls --json` lists the calls of a model, each with the shapes that
-never change and with ranges of those that do. A call becomes cases of its operator's suite: a case
-of the declared grid gets the call's facts, and is taken when the suite lists it as that very call.
+`deepinfer inspect CHECKPOINT --calls --json` lists the calls of a model, each with the facts that
+never change and the ranges of those that do. A case of the declared grid is given the facts of a
+call, and is used when the suite lists exactly that call for it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from deepinfer.errors import UsageError
 
 MOST_ROWS = {Tier.QUICK: 17, Tier.FULL: 130}
 MOST_LENGTH = {Tier.QUICK: 130, Tier.FULL: 4096}
-"""How far a tier follows a range of rows, or of lengths, towards its end; soak goes there."""
+"""The largest rows or length of a range that a tier runs; soak runs up to the end of the range."""
 LARGEST_END = {
     Tier.QUICK: {"rows": 512, "length": 4096},
     Tier.FULL: {"rows": 4096, "length": 65536},
     Tier.SOAK: {},
 }
-"""Largest ends of claimed sub-ranges that a tier runs: beyond, the reference takes too long."""
+"""The largest bounds of claimed ranges that a tier runs; the reference is too slow beyond."""
 
 
 def read_calls(path: str | Path) -> list[CallSpec]:
     """The calls in a file: the document of `inspect --calls --json`, or its list of calls.
 
-    UsageError where the file is neither, names the entry that is wrong.
+    UsageError where the file is neither; it names the entry that is wrong.
     """
     document = read_json(path, "case file")
     listed = document.get("calls") if isinstance(document, dict) else document
@@ -80,17 +80,16 @@ def cases_of(call: CallSpec, tier: Tier) -> list[Case]:
 
 
 def cases_of_file(path: str | Path, tier: Tier) -> list[Case]:
-    """The cases of all calls in a file, each once."""
+    """The cases of all calls in a file, without duplicates."""
     calls = dict.fromkeys(read_calls(path))
     return list(dict.fromkeys(case for call in calls for case in cases_of(call, tier)))
 
 
 def claimed_cases(subject: Subject, operators: Iterable[str], tier: Tier) -> Iterator[Case]:
-    """Both ends of every sub-range that the backend claims, and the first call beyond each.
+    """Cases at both bounds of every range that the backend claims, and just outside them.
 
-    A backend answers a call with the rows or lengths that it runs; the calls beyond go elsewhere,
-    and the table of operators must send them there. An end that is too large for the tier is left
-    to a higher one.
+    The backend runs the calls inside a range, and another provider must run those outside. A bound
+    that is too large for the tier is left to a higher tier.
     """
     largest = LARGEST_END[tier]
     for name in sorted(subject.native & set(operators) & set(SUITES)):

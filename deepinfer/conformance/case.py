@@ -1,7 +1,7 @@
-"""`Case`: one check of one operator, whose name alone repeats it; `Verdict`: its result.
+"""`Case`, one check of one operator, which its id alone repeats; `Verdict`, its result.
 
-An id reads `operator[fact=value,...,dtype=bf16,values=ties,seed=3]`. It is the key of reports, a
-filter (`--case ID`), and all that is needed to build the inputs again.
+An id reads `operator[fact=value,...,dtype=bf16,values=ties,seed=3]`. It is the key in reports, the
+value of `--case`, and all that is needed to build the inputs again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from deepinfer.errors import UsageError
 
 
 class Tier(StrEnum):
-    """How much is run: quick in minutes on two cores, full for a claim, soak for hours."""
+    """How much is run: quick takes minutes on two cores, full is for claims, soak takes hours."""
 
     QUICK = "quick"
     FULL = "full"
     SOAK = "soak"
 
     def includes(self, other: Tier) -> bool:
-        """Does a run of this tier contain cases of the other one?"""
+        """Whether a run of this tier contains the cases of the other one."""
         order = list(Tier)
         return order.index(other) <= order.index(self)
 
 
 class Outcome(StrEnum):
-    """What became of a case."""
+    """How a case ended."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 class Failure(StrEnum):
-    """What was wrong about a failed case."""
+    """Which check a failed case broke."""
 
     NONE = ""
     SHAPE = "shape"
@@ -103,7 +103,7 @@ class Case:
         return dict(self.facts)[name]
 
     def size(self, name: str) -> int:
-        """One fact that is a number of things; TypeError where it is something else."""
+        """The value of a fact that is a number; TypeError where it is something else."""
         value = self.fact(name)
         if not isinstance(value, int):
             raise TypeError(f"{self.id}: {name} is {value!r}, not a number of things")
@@ -111,7 +111,6 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The name that repeats this case."""
         parts = [f"{name}={value}" for name, value in self.facts]
         parts.append(f"dtype={self.dtype}")
         if self.numerics is not None:
@@ -124,7 +123,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """The case of an id; UsageError where the text is none."""
+        """The case with this id; UsageError where the text is no id."""
         match = _ID.fullmatch(text.strip())
         if match is None:
             raise UsageError(
@@ -189,8 +188,8 @@ class Timing:
 class Verdict:
     """The result of one case.
 
-    provider: who ran the operator (native, composed, fallback, host). used: share of each limit
-    that was used, by "output:metric"; above 1 it was broken. message: what differs, for a reader.
+    provider: who ran the operator (native, composed, fallback, host). used: the share of each limit
+    that was used, by "output:metric"; above 1 the limit was exceeded. message: what differs.
     """
 
     case: Case
@@ -204,7 +203,6 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Did every check of the case hold?"""
         return self.outcome is Outcome.PASSED
 
     def __str__(self) -> str:

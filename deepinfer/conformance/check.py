@@ -1,4 +1,4 @@
-"""`check_case`: run one case on a subject, and everything that must hold beside its numbers."""
+"""`check_case`: run one case on a subject and check its results and all declared properties."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ OUT_OF_MEMORY = (
     "Storage size calculation overflowed",
     "Overflow when unpacking",
 )
-"""What torch says about a tensor that is too large, in whatever exception."""
+"""Parts of torch's messages about a tensor that is too large, whatever the exception's type."""
 
 
 def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> Verdict:
-    """The verdict of arguments that must be refused: the operator raises what the contract says."""
+    """Run a case with invalid arguments: the operator must raise what the contract says."""
 
     def work(found: Found) -> None:
         operators = subject.operators(suite.calls(invalid.case))
@@ -75,15 +75,16 @@ def check_invalid(invalid: Invalid, suite: OperatorSuite, subject: Subject) -> V
 def check_case(
     case: Case, suite: OperatorSuite, subject: Subject, *, thorough: bool = False
 ) -> Verdict:
-    """The verdict of a case. thorough: also repeats, rows alone and permuted, and a row of NaN.
+    """Run a case and compare its outputs with the right ones.
 
-    Never raises for what the backend does: that is the case's outcome.
+    thorough: also repeat it, run rows alone and permuted, and put NaN into one row. Never raises
+    for what the backend does: that is the outcome of the case.
     """
     return judge(case, lambda found: _Check(case, suite, subject, found).run(thorough))
 
 
 def check_batches(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:
-    """The verdict of rows permuted, and of a batch cut in two: every part as the whole has it."""
+    """Run a case's rows permuted, and as two batches; results must be as in the whole."""
     return judge(case, lambda found: _Check(case, suite, subject, found).run_batches())
 
 
@@ -94,7 +95,7 @@ def expected_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outp
 
 
 def got_outputs(case: Case, suite: OperatorSuite, subject: Subject) -> Outputs:
-    """The subject's outputs of a case; what the backend raises passes."""
+    """The subject's outputs of a case. An exception of the backend is raised as it is."""
     arguments = suite.inputs(case, generator_of(case))
     check = _Check(case, suite, subject, Found())
     return check.ran(subject.operators(suite.calls(case)), arguments)
@@ -154,7 +155,7 @@ class _Check:
             self.one_row_of_nan(operators, arguments)
 
     def run_batches(self) -> None:
-        """The subject's own answers for parts of a batch, against its answer for the whole."""
+        """Compare the subject's results for parts of a batch with its results for the whole."""
         case, suite = self.case, self.suite
         operators = self.subject.operators(suite.calls(case))
         self.found.provider = suite.provider(case, operators)
@@ -172,13 +173,16 @@ class _Check:
         self.rows_alone(operators, arguments, got, samples)
 
     def scored(self, arguments: Arguments, outputs: Outputs) -> None:
-        """What members of sets were chosen by, where outputs are compared as sets."""
+        """Keep the scores by which members of sets were chosen, if outputs are compared as sets."""
         case, suite, truth = self.case, self.suite, self.subject.truth
         if any(suite.tolerance(case, name).metric is Metric.SETS for name in outputs):
             self.scores = suite.scores(case, World(truth).place(clone(arguments)), truth)
 
     def ran(self, operators: Operators, arguments: Arguments) -> Outputs:
-        """The subject's outputs on the host; CheckFailed where it wrote what it may not."""
+        """Run the operator and return its outputs on the host.
+
+        Raises CheckFailed where it wrote what it may not write.
+        """
         world = World(operators)
         placed = world.place(arguments)
         before = host(placed)
@@ -207,7 +211,7 @@ class _Check:
         return wanted
 
     def same_names(self, got: Outputs, want: Outputs) -> None:
-        """Both sides have the same outputs."""
+        """Raise CheckFailed unless both sides have the same outputs."""
         differ = sorted(set(want) ^ set(got))
         if differ:
             raise CheckFailed(Failure.SHAPE, f"outputs that only one side has: {', '.join(differ)}")
@@ -226,7 +230,7 @@ class _Check:
         what: str = "",
         rows: Tensor | None = None,
     ) -> None:
-        """Compare all outputs; the first one that is wrong raises. rows: which ones they are."""
+        """Compare all outputs; CheckFailed for the first wrong one. rows: their numbers."""
         wrong: Difference | None = None
         for name, output in want.items():
             limit: Tolerance = tolerance(self.case, name)
@@ -240,7 +244,7 @@ class _Check:
             raise CheckFailed(wrong.failure, wrong.message)
 
     def judged(self, got: Outputs, arguments: Arguments) -> None:
-        """The reference against a definition that is not its own."""
+        """Compare the reference with a definition that shares no code with it."""
         oracle = self.suite.oracle(self.case, arguments)
         if oracle is not None:
             self.compared(
@@ -248,7 +252,10 @@ class _Check:
             )
 
     def repeated(self, operators: Operators, arguments: Arguments, got: Outputs) -> None:
-        """The same call again: equal bits, or within limits where it is declared otherwise."""
+        """Run the call again.
+
+        Bits must be equal, or results within limits if an operator is declared nondeterministic.
+        """
         again = self.ran(operators, arguments)
         if deterministic(operators, self.subject, self.names()):
             self.same_bits(again, got, Failure.REPEAT, "a repeat")
@@ -262,7 +269,11 @@ class _Check:
         got: Outputs,
         samples: Iterable[tuple[str, Tensor]],
     ) -> None:
-        """Some rows without the others: equal bits where declared, else within the tolerance."""
+        """Run some rows without the others.
+
+        Bits must be equal where batch invariance is declared, and results within the tolerance
+        elsewhere.
+        """
         for what, rows in samples:
             taken = self.suite.take(self.case, arguments, rows)
             if taken is None:
@@ -275,7 +286,7 @@ class _Check:
                 self.compared(again, part, self.suite.tolerance, f"{what}: ", rows)
 
     def one_row_of_nan(self, operators: Operators, arguments: Arguments) -> None:
-        """NaN in one row changes no other row."""
+        """Put NaN into one row; no other row may change."""
         name = self.suite.nan_argument
         count = self.suite.num_rows(self.case, arguments)
         if not name or count < 2:
@@ -297,7 +308,7 @@ class _Check:
                     self.compared(*again, self.suite.tolerance, f"{what}: ", others)
 
     def names(self) -> set[str]:
-        """The operator and all inside it."""
+        """Names of the operator and of those that it calls."""
         return {call.operator for call in self.suite.calls(self.case)}
 
     def same_bits(self, got: Outputs, want: Outputs, failure: Failure, what: str) -> None:
@@ -309,7 +320,7 @@ class _Check:
 
 
 def _fill(arguments: Arguments, path: str, row: int) -> None:
-    """Put NaN into a row of the tensor at a dotted path; both halves of an activation have it."""
+    """Put NaN into a row of the tensor at a dotted path, and into both halves of an activation."""
     owner: Any = None
     value: Any = arguments
     for part in path.split("."):

@@ -1,4 +1,4 @@
-"""`deepinfer conformance`: prove a backend. Body of the command."""
+"""The body of `deepinfer conformance`: run the suite, write reports, compare them, dump cases."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def run(
 def chosen_ids(
     ids: Iterable[str], case_file: str | None, profile: str, tier: str, pattern: str | None
 ) -> tuple[str, ...]:
-    """Ids of the cases that were named, and of those of a file of calls; () where neither is.
+    """Ids of the cases that were named, or of those of a file of calls; () where neither was given.
 
-    UsageError for named cases with a pattern of operators, which would choose nothing.
+    UsageError for named cases together with a pattern of operators, which would leave none of them.
     """
     ids = tuple(ids)
     if case_file is not None:
@@ -110,7 +110,7 @@ def chosen_from(
 def prepare_directory(directory: str, what: str) -> None:
     """Make a directory; UsageError where it cannot be made or written.
 
-    what: its part in the call, for the message.
+    what: what the directory is for, in the message.
     """
     wrong = f"{what} directory {directory!r} cannot be written: "
     if not directory:
@@ -128,7 +128,10 @@ def prepare_directory(directory: str, what: str) -> None:
 
 
 def write_report(report: SuiteReport, directory: Path) -> None:
-    """report.json and report.html in a directory, which is made; UsageError where it cannot be."""
+    """Write report.json and report.html into a directory, which is made if it is not there.
+
+    UsageError where they cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / REPORT_JSON).write_text(json.dumps(report.to_dict(), indent=1) + "\n")
@@ -159,9 +162,9 @@ def run_all(
 ) -> tuple[list[dict[str, Any]], str]:
     """Run the suite on every usable backend and mode, each in a process of its own.
 
-    arguments: flags of the command for each run. directory: for reports, in a folder
-    ACCELERATOR-MODE for each. Returns one record per backend and mode, and the matrix as text. A
-    backend that computes nothing is left out, and said so.
+    arguments: flags of the command for each run. directory: for reports, each in a folder
+    ACCELERATOR-MODE. Returns one record per backend and mode, and the matrix as text. A backend
+    that computes nothing is left out, and the text says so.
     """
     if directory is not None:
         prepare_directory(directory, "report")
@@ -221,9 +224,9 @@ def _row(accelerator: str, mode: str, result: str, detail: str) -> dict[str, Any
 
 
 def refuse_together(given: Mapping[str, bool]) -> None:
-    """UsageError for flags that exclude each other. given: flags, whether each was given.
+    """UsageError for flags that exclude each other. given: which flags were given.
 
-    A flag without an effect on what the command then does is refused, not ignored.
+    A flag that would have no effect is refused, not ignored.
     """
     others = {
         "--compare": set(given),

@@ -1,4 +1,4 @@
-"""Comparisons of one output with the wanted one, by the metrics of the tolerance registry."""
+"""Compare an output with the right one, by the metric of its tolerance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MANTISSA = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23, torch.floa
 
 @dataclass(frozen=True)
 class Difference:
-    """What a comparison found. used: share of the limit; failure and message are empty if kept."""
+    """The result of a comparison.
+
+    used: share of the limit. failure and message are empty if the limit is kept.
+    """
 
     used: float
     failure: Failure = Failure.NONE
@@ -23,16 +26,15 @@ class Difference:
 
     @property
     def kept(self) -> bool:
-        """Is the limit kept?"""
         return self.failure is Failure.NONE
 
 
 def compare(
     name: str, got: object, want: Tensor, tolerance: Tolerance, scores: Tensor | None = None
 ) -> Difference:
-    """Compare an output with the wanted one: shape and dtype first, then NaN, then numbers.
+    """Compare an output with the right one: shape and dtype first, then NaN, then numbers.
 
-    scores [T, columns]: what the members of sets were chosen by, for SETS.
+    scores [T, columns]: by which the members of sets were chosen, for the metric SETS.
     """
     if not isinstance(got, Tensor):
         return Difference(
@@ -78,7 +80,7 @@ def _equal(name: str, got: Tensor, want: Tensor) -> Difference:
 
 
 def _other_nan(name: str, got: Tensor, want: Tensor) -> Difference | None:
-    """NaN and infinities stand at the same places with the same signs."""
+    """Whether NaN or infinities stand at other places, or infinities have other signs."""
     unequal = torch.isnan(got) != torch.isnan(want)
     infinite = torch.isinf(got) | torch.isinf(want)
     unequal |= infinite & (got != want) & ~torch.isnan(got)

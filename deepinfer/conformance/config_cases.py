@@ -1,7 +1,7 @@
-"""Cases with every width and count of known models: the released one and those of the golden data.
+"""Cases with the sizes of known models: the released one and those of the golden data.
 
-`configs/` holds their config.json. What a model calls follows from it, so these cases follow the
-model's code; the declared grids hold edges, these hold sizes.
+`configs/` holds their config.json files. The calls are those that the model's code makes for these
+configurations. Declared grids cover edges; these cases cover sizes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from deepinfer.model.calls import CallLimits
 FOLDER = Path(__file__).parent / "configs"
 LIMITS = CallLimits(8192, 256, 1 << 20)
 MOST_BYTES = 2 << 30
-"""Memory that a case of the full tier may take; beyond, one size at a time is the model's."""
+"""Memory that a case of the full tier may take; a larger one becomes one case for each size."""
 DEAR_BYTES = 64 << 20
-"""Above, a case is run with one number of rows."""
+"""A case that takes more memory is run with one number of rows only."""
 SMALL = 64
 COUNTS_SMALL = 6
-"""What the other sizes of such a case are: widths, and counts of experts."""
+"""What a small size is: of widths, and of counts of experts."""
 
 
 @cache
@@ -65,7 +65,7 @@ def _fitted(call: CallSpec) -> Iterator[Case]:
 
 
 def _sizes(call: CallSpec, dear: bool) -> list[Case]:
-    """The call with few rows and with more; only the latter where its matrices are large."""
+    """The call with few rows, and with more rows unless its matrices are large."""
     cases = cases_of(call, Tier.QUICK)
     if "layout" in dict(cases[0].facts):
         cases = [case for case in cases if case.size("length") > 1] or cases
@@ -73,7 +73,7 @@ def _sizes(call: CallSpec, dear: bool) -> list[Case]:
 
 
 def _one_size_at_a_time(call: CallSpec, case: Case) -> Iterator[Case]:
-    """The case with each of its large sizes in turn, the others small, as far as that fits."""
+    """One case for each large size: that size as in the model, the others small."""
     names = [name for name in MATRICES[call.operator] if name in dict(case.facts)]
     for kept in names:
         facts = dict(case.facts)

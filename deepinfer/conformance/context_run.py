@@ -1,7 +1,7 @@
-"""`ContextRun`: the cache of one sequence on one backend, driven step by step.
+"""`ContextRun`: the cache of one sequence on one backend, written step by step.
 
-A KV-source layer of a given ratio and a window layer write what they would in a model; `entries`
-reads back everything that a later row could see.
+A KV-source layer of a given ratio and a window layer write what they would write in a model.
+`entries` reads everything back that a later row could see.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTH = 40
 
 @dataclass
 class Tokens:
-    """What the rows of a sequence bring: activations [L, H] and window values [L, D]."""
+    """Inputs of the rows of a sequence: activations [L, H] and window values [L, D]."""
 
     hidden: Tensor
     window: Tensor
@@ -43,7 +43,7 @@ class Tokens:
 
 
 class ContextRun:
-    """One sequence on one table of operators. Pools start with random bytes and shuffled blocks."""
+    """One sequence on one set of operators. Pools start with random bytes and shuffled blocks."""
 
     def __init__(self, case: Case, operators: Operators, layer: dict[str, Any], salt: int) -> None:
         """layer: the arguments of an `update_context` case, whose weights are taken."""
@@ -106,7 +106,7 @@ class ContextRun:
         return images[0], images[1]
 
     def import_(self, images: tuple[Tensor, Tensor]) -> None:
-        """Take the images of another run of the same geometry into its own blocks."""
+        """Write the images of another run of the same geometry into the blocks of this one."""
         regions = (self.main, self.context_table), (self.window, self.window_table)
         for (region, table), image in zip(regions, images, strict=True):
             blocks = self._to_device(table.blocks[0])
@@ -132,7 +132,7 @@ class ContextRun:
         return child
 
     def _forked(self, region: Region, table: Table, length: int, size: int) -> Table:
-        """The child's table: its blocks from the first that is not full on are others."""
+        """The child's table. Its blocks are new ones from the first block on that is not full."""
         own, full = table.blocks[0], length // size
         unused = [n for n in range(1, region.pool.num_blocks) if n not in own.tolist()]
         blocks = own.clone()
@@ -157,7 +157,7 @@ class ContextRun:
 
 
 def _scramble(memory: PagedCache, generator: torch.Generator) -> None:
-    """Random bytes in both pools: nothing is there before it is written."""
+    """Fill both pools with random bytes, so that a read of what was never written shows."""
     for pool in (memory.context_pool, memory.window_pool):
         noise = torch.randint(0, 256, pool.data.shape, generator=generator)
         pool.data.copy_(noise.to(torch.uint8))

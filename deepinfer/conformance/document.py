@@ -27,9 +27,9 @@ PACKAGES = ("deepinfer-core", "torch", "numpy", "hypothesis")
 
 @dataclass
 class SuiteReport:
-    """One run: what was tested, where, and every verdict.
+    """One run: what was tested, where, and the verdict of every case.
 
-    ceilings: of the device, where cases were timed.
+    ceilings: speed limits of the device, if cases were timed.
     """
 
     accelerator: str
@@ -49,7 +49,7 @@ class SuiteReport:
 
     @property
     def title(self) -> str:
-        """What was tested: the backend, or the reference where nothing of it was native."""
+        """What was tested: the backend, or the reference where no operator was native."""
         ran_native = self.claims is None or bool(self.claims.native_operators)
         if not ran_native:
             backend = f"backend {self.accelerator}, mode {self.mode}"
@@ -61,7 +61,7 @@ class SuiteReport:
         return Counter(str(verdict.outcome) for verdict in self.verdicts)
 
     def passed(self, native: bool = False) -> bool:
-        """Did every case pass, and with `native` were the key operators native?"""
+        """Whether every case passed. native: and whether the key operators were native."""
         assert self.claims is not None, "a report is judged once it is complete"
         return self.claims.works and (self.claims.native or not native)
 
@@ -95,7 +95,7 @@ class SuiteReport:
         }
 
     def share(self, verdict: Verdict) -> float | None:
-        """The part of the device's nearer ceiling that a timed case reached."""
+        """The share of the device's speed limit that a timed case reached."""
         if verdict.timing is None or self.ceilings is None:
             return None
         return self.ceilings.share(verdict.timing)
@@ -151,7 +151,7 @@ def read_report(path: str | Path) -> dict[str, Any]:
 
 
 def environment(distributions: Iterable[str] = ()) -> dict[str, Any]:
-    """Where the run takes place: versions, also of some more distributions, machine, commit."""
+    """Versions (also those of further distributions), machine and commit of a run."""
     versions = {}
     for name in dict.fromkeys((*PACKAGES, *distributions)):
         try:
@@ -179,6 +179,6 @@ def by_operator(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def work_of(verdict: Verdict) -> tuple[int, int]:
-    """Operations and bytes of a timed case: by these one is larger than another."""
+    """Operations and bytes of a timed case, to sort cases by size."""
     assert verdict.timing is not None
     return verdict.timing.flops, verdict.timing.bytes

@@ -1,7 +1,6 @@
-"""`dump_case`: inputs, expected and got outputs of a case as files, and a script that replays it.
+"""`dump_case`: inputs, expected and got outputs of a case as files, and a script that repeats it.
 
-A kernel author loads the tensors into whatever debugger there is; the script runs the same case in
-this process.
+A kernel author loads the tensors into a debugger. The script runs the same case in its own process.
 """
 
 from __future__ import annotations

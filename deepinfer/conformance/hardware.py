@@ -1,4 +1,4 @@
-"""What a case needs of the machine: cases that do not fit are skipped, and the reason is shown."""
+"""Memory that a case needs. A case that does not fit into this machine is skipped with a reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from deepinfer.backend import CallSpec
 
 BYTES_PER_ELEMENT = 24
-"""Of a stored matrix while a case runs: drawn in fp32, stored, packed, read by the reference in
-fp32 and by the wide reference in float64."""
+"""Memory of one matrix element while a case runs: as drawn in fp32, as stored, as packed, as the
+reference reads it in fp32, and as the wide reference reads it in float64.
+"""
 
 MATRICES: Mapping[str, tuple[str, ...]] = {
     "linear": ("inputs", "outputs"),
@@ -34,7 +35,7 @@ class MissingHardware(Exception):
 
 
 def needed_bytes(calls: Iterable[CallSpec]) -> int:
-    """Memory that the matrices of a case take while it runs; its own call stands first."""
+    """Memory that the matrices of a case take while it runs. calls: the case's own call first."""
     call = next(iter(calls), None)
     if call is None or call.operator not in MATRICES:
         return 0
@@ -44,7 +45,7 @@ def needed_bytes(calls: Iterable[CallSpec]) -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory of the host that can be had without swapping; None where the system does not say."""
+    """Memory of the host that is free without swapping; None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""JSON that somebody names: read whole, or refused in one line."""
+"""Read a JSON file that a user named, or refuse it with one line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from deepinfer.errors import UsageError
 
 MOST_BYTES = 1 << 28
-"""Of a file; a device would never end."""
+"""Largest file that is read; a device would never end."""
 
 
 def read_json(path: str | Path, what: str) -> Any:
-    """The document in a file. UsageError where it cannot be read or is none.
+    """The document in a file. UsageError where it cannot be read or is no JSON.
 
-    what: the file's part in the call, for the message ("report", "case file").
+    what: what the file is, for the message ("report", "case file").
     """
     try:
         with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""From what a check does to its verdict: passed, failed, refused, or an error of the backend."""
+"""Make a verdict from what a check does: passed, failed, unsupported, skipped or an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepinfer.conformance.subject import Subject
 from deepinfer.errors import UnsupportedOperatorError
 
 LONGEST = 2000
-"""Characters of an exception's text that a verdict keeps."""
+"""Characters of an exception's text that a verdict keeps at most."""
 
 
 class CheckFailed(Exception):
@@ -32,7 +32,7 @@ class InvalidCase(Exception):
 
 @dataclass
 class Found:
-    """What a check found on its way: who ran the operator, and the share of each limit used."""
+    """What a check collects: who ran the operator, and the share used of each limit."""
 
     provider: str = ""
     used: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Found:
 
 
 def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
-    """The verdict of a check. Never raises for what the backend does: that is the outcome."""
+    """Run a check and make its verdict. Never raises for what the backend does."""
     started = time.perf_counter()
     found = Found()
     outcome, failure, message = Outcome.PASSED, Failure.NONE, ""
@@ -64,12 +64,15 @@ def judge(case: Case, work: Callable[[Found], None]) -> Verdict:
 
 
 def batch_invariant(operators: Operators, subject: Subject, names: Iterable[str]) -> bool:
-    """Does whoever runs these operators declare all of them? A step is what its parts are."""
+    """Whether every provider of these operators declares them batch-invariant.
+
+    A composed step is batch-invariant if its parts are.
+    """
     return all(name in by.batch_invariant for name, by in _run_by(operators, subject, names))
 
 
 def deterministic(operators: Operators, subject: Subject, names: Iterable[str]) -> bool:
-    """Does nobody who runs these operators declare one of them nondeterministic?"""
+    """Whether no provider of these operators declares one of them nondeterministic."""
     return all(name not in by.nondeterministic for name, by in _run_by(operators, subject, names))
 
 

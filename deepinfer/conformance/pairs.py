@@ -1,7 +1,7 @@
 """Pairs: entries that one installed backend writes and another one reads.
 
-A backend whose writer and reader agree on a wrong form passes every history of its own; another
-backend sees it. Bytes go through the host, so the two may be of different devices.
+A backend whose writer and reader share the same mistake passes every history of its own. Another
+backend finds it. Bytes go through the host, so that the two may be of different devices.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ MORE_STEPS = 3
 
 
 class Pair:
-    """Cases of a writer and a reader. Fact `store`: one format, or "context", a whole sequence."""
+    """Cases of a writer and a reader. Fact `store`: a format, or "context" for a whole sequence."""
 
     operator = PAIR
 
     def grid(self, tier: Tier) -> Iterator[Case]:
-        """None: which pairs there are depends on what is installed (`pair_cases`)."""
+        """No case: which pairs exist depends on what is installed; see `pair_cases`."""
         return iter(())
 
     def check(self, case: Case, subject: Subject) -> Verdict:
-        """The verdict of a case; one of writer and reader is the subject."""
+        """The verdict of a case. The subject is its writer or its reader."""
 
         def work(found: Found) -> None:
             sides = _Sides(case, subject, found)
@@ -62,7 +62,7 @@ class Pair:
 
 
 def pair_cases(tier: Tier, name: str, others: Iterable[str]) -> Iterator[Case]:
-    """The pairs of a backend and each of some others, both ways."""
+    """The pairs of a backend with each of some others, in both directions."""
     for other in others:
         for writer, reader in ((name, other), (other, name)):
             yield from _between(tier, {"writer": writer, "reader": reader})
@@ -108,7 +108,7 @@ class _Sides:
         return writer, reader
 
     def entries(self) -> None:
-        """Entries of one format: what the reader loads is what the writer itself loads."""
+        """Entries of one format: the reader loads what the writer itself loads."""
         case, suite = self.case, SUITES["store"]
         form = str(case.fact("store"))
         facts: dict[str, Fact] = {"format": form, "width": 64, "layout": "padded"}
@@ -124,7 +124,7 @@ class _Sides:
         self.same(_loaded(reader, World(reader).place(arguments)), want, form)
 
     def sequence(self) -> None:
-        """A sequence of steps, moved and continued: what was written stays what it was."""
+        """Move a sequence to the reader and continue it; what was written must not change."""
         bench, length = Bench(self.case, self.subject, self.found), self.case.size("length")
         writer, reader = self.tables(bench.calls)
         source, target = bench.new(writer), bench.new(reader)
@@ -163,8 +163,8 @@ def _loaded(operators: Operators, placed: dict[str, Any]) -> Tensor:
 def partners(chosen: Selected) -> list[str]:
     """Other installed backends that are usable and compute, by name.
 
-    One whose plugin is broken, or whose modes need other variables than the process of this run
-    has, is left out with a warning.
+    A backend whose plugin is broken is left out with a warning. So is one whose modes need other
+    environment variables than this process has.
     """
     skip = environment.names(environment.SKIP_BACKENDS)
     variables = {**os.environ, **chosen.mode.environment}
@@ -196,7 +196,7 @@ def partner(name: str) -> Subject:
 
 
 def _mode(backend: Installed, variables: Mapping[str, str]) -> str | None:
-    """The first mode whose variables are those that there are."""
+    """The first mode whose environment variables are set as it needs them."""
     for mode in backend.spec.modes if backend.spec is not None else ():
         if all(variables.get(name) == value for name, value in mode.environment.items()):
             return mode.name

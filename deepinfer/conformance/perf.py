@@ -1,9 +1,9 @@
-"""Timing of cases (`--perf`): how long the subject takes, and how near it is to the device.
+"""Timing of cases (`--perf`): how long the subject takes, as a share of what the device can do.
 
-A time is held against two ceilings that are measured on the same device in the same run: the bytes
-a call must move against the bandwidth of a copy, and its floating-point operations against a large
-matmul. Bytes are those of arguments and results once each, weights included, and of a pool the
-entries that the call reads or writes; operations are those of its matmuls, scores and attention.
+Two limits are measured on the same device in the same run: the bandwidth of a copy, for the bytes
+that a call must move, and the speed of a large matmul, for its floating-point operations. Bytes are
+those of arguments and results once each, weights included; of a pool only the entries that the call
+reads or writes. Operations are those of matmuls, scores and attention.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MATMUL = 1024
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device reached here.
+    """The measured speed of a device.
 
     bandwidth: bytes/s of a copy, both directions counted. flops: floating-point operations per
-    second of a square matmul, by dtype; cases are held against the fastest one, whatever their own
-    precision, for a kernel may compute in another.
+    second of a square matmul, by dtype. Cases are compared with the fastest one, whatever their own
+    precision, because a kernel may compute in another.
     """
 
     bandwidth: float
@@ -72,13 +72,13 @@ class Ceilings:
         }
 
     def share(self, timing: Timing) -> float:
-        """The part of the nearer ceiling that a call reached; above 1 where caches serve it."""
+        """The share of the nearer limit that a call reached; above 1 where caches serve it."""
         most = max(timing.bytes / self.bandwidth, timing.flops / max(self.flops.values()))
         return most / timing.median if timing.median else 0.0
 
 
 def timed(case: Case, suite: OperatorSuite, subject: Subject) -> Timing:
-    """The case's call, again and again on one set of placed arguments."""
+    """Time the case's call, repeated with the same arguments."""
     operators = subject.operators(suite.calls(case))
     placed = World(operators).place(suite.inputs(case, generator_of(case)))
     samples = sorted(_rounds(lambda: suite.run(operators, placed), operators))

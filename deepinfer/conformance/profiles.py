@@ -1,7 +1,7 @@
-"""Profiles: what a backend claims when it says that it is right, and for which operators.
+"""Profiles: sets of operators that a backend can claim to run correctly.
 
-A profile makes two claims. `works`: every case of its operators passed, whoever provided them.
-`native`: and its key operators were run by the backend itself.
+A profile makes two claims. `works`: every case of its operators passed, whoever ran them. `native`:
+the backend itself also ran the key operators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deepinfer.errors import UsageError
 
 @dataclass(frozen=True)
 class Profile:
-    """A named set of operators; key: those that a native claim is about."""
+    """A named set of operators. key: the operators that the native claim is about."""
 
     name: str
     meaning: str
@@ -37,7 +37,7 @@ LATER = frozenset({"verify", "residual"}) | {
 """Operators of drafts, which the reference does not have yet."""
 
 PACKING = frozenset({"pack_vector", "pack_linear", "pack_table", "pack_experts"})
-"""Operators without rows."""
+"""Operators that pack weights and have no rows."""
 
 _STATE = (
     "stateful.chunks",
@@ -87,7 +87,7 @@ PROFILES = {
 
 
 def profile_named(name: str) -> Profile:
-    """The profile; UsageError for a name that is none."""
+    """The profile of this name; UsageError where there is none."""
     if name not in PROFILES:
         raise UsageError(f"profile is {name!r}; allowed: {', '.join(PROFILES)}")
     return PROFILES[name]
@@ -95,10 +95,10 @@ def profile_named(name: str) -> Profile:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a run showed for its profile.
+    """What a run showed about its profile.
 
-    native_operators: those that the backend itself ran in every case. left_out: cases of the
-    profile in this tier that the run did not have; with any, it claims nothing.
+    native_operators: those that the backend itself ran in every case. left_out: number of cases of
+    the profile in this tier that were not run; if there are any, the run claims nothing.
     """
 
     profile: str
@@ -133,12 +133,12 @@ def claims(
     undeclared: Iterable[str] = (),
     left_out: int = 0,
 ) -> Claims:
-    """Judge the verdicts of a run.
+    """Make the claims from the verdicts of a run.
 
     undeclared: operators that the backend runs itself and does not declare batch-invariant. Their
     rows were compared within tolerances only, so the profile of that name does not work with them.
-    left_out: cases of the profile that were not asked for.
-    A profile of which nothing ran does not work: a backend that supports nothing passes nothing.
+    left_out: number of cases of the profile that were not run. A profile without any case that ran
+    does not work: a backend that supports nothing passes nothing.
     """
     verdicts = list(verdicts)
     works = bool(verdicts) and all(verdict.passed for verdict in verdicts)

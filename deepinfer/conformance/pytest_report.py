@@ -1,4 +1,4 @@
-"""The report of a pytest run: verdicts of its items, written and judged as the command does."""
+"""The report of a pytest run, with the same contents and exit status as the command's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which checks there are: cases of operators, refusals, state across steps, and whole models.
+"""All checks of the suite: cases of operators, refusals, state across steps, whole models.
 
-Every check has a `Case`, so all are named, filtered and reported in one way, and an id alone finds
-a check again in another process.
+Every check has a `Case`, so that all are named, filtered and reported in the same way. An id is
+enough to find a check again in another process.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from deepinfer.conformance.suite import Invalid
 from deepinfer.errors import UsageError
 
 THOROUGH = {Tier.QUICK: 3, Tier.FULL: 20, Tier.SOAK: 20}
-"""Cases of an operator and edge that are also repeated, permuted and given a row of NaN."""
+"""How many cases of each operator and edge are checked thoroughly."""
 
 
 STATES: Mapping[str, StatefulSuite | ModelSuite | Pair] = {**STATEFUL, PAIR: Pair(), **MODELS}
-"""Suites of more than one call, by the name that their cases have in place of an operator."""
+"""Suites of more than one call, by the name that their cases have instead of an operator's."""
 NAMES = (*SUITES, *STATES)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing to run. thorough: with repeats, rows alone, and a row of NaN."""
+    """One check to run. thorough: also repeat it, run rows alone, and put NaN into a row."""
 
     case: Case
     thorough: bool = False
@@ -53,11 +53,10 @@ class Check:
 
     @property
     def id(self) -> str:
-        """The id of its case."""
         return self.case.id
 
     def run(self, subject: Subject, perf: bool = False) -> Verdict:
-        """Its verdict; never raises for what the backend does. perf: time it if it passed."""
+        """Run it; never raises for what the backend does. perf: time it if it passed."""
         verdict = self._checked(subject)
         one_call = self.case.operator in SUITES and not self.invalid and not is_property(self.case)
         if not perf or not one_call or not verdict.passed:
@@ -138,7 +137,7 @@ def selected(
 
 
 def asked(text: str) -> Check:
-    """The check of an id that somebody typed; UsageError where the suite cannot make its case."""
+    """The check of an id that a user gave; UsageError where the suite cannot make its case."""
     check = by_id(text)
     case = check.case
     if case.operator == PAIR:
@@ -157,7 +156,7 @@ def asked(text: str) -> Check:
 
 
 def _unlisted(name: str) -> list[Case]:
-    """Cases that a grid has on other machines: golden data are only where a variable names some."""
+    """Cases that no grid lists here: golden data are listed only where a variable names some."""
     dtypes = ("fp32", "bf16") if name == GOLDEN else ()
     return [Case.of(name, {}, dtype=dtype, numerics="ref") for dtype in dtypes]
 

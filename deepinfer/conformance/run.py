@@ -32,16 +32,17 @@ def run_suite(
     perf: bool = False,
     on_verdict: OnVerdict = lambda verdict: None,
 ) -> SuiteReport:
-    """The report of a run. pattern: of operator names; ids: these cases alone.
+    """Run the cases of a profile and report on them.
 
-    workers: processes, 0 runs everything in this one, without isolation. limit: seconds per case.
-    perf: time the cases that passed, one at a time.
+    pattern: of operator names. ids: only these cases. workers: processes; with 0 everything runs in
+    this one, without isolation. limit: seconds per case. perf: time the cases that passed, one at a
+    time.
     """
     ids = tuple(ids)
     check_workers(workers)
     if perf and workers > 1:
         raise UsageError(f"perf with {workers} workers would time them in each other's way; use 1")
-    selected(tier, profile.operators, pattern, ids)  # what was asked is wrong before anything loads
+    selected(tier, profile.operators, pattern, ids)  # wrong ids fail before a backend is loaded
     target = Target(chosen.spec.name, chosen.mode.name, chosen.mode.environment, perf)
     first = loaded(target) if workers else None
     try:
@@ -80,7 +81,7 @@ def planned(
     pattern: str | None = None,
     ids: Iterable[str] = (),
 ) -> list[Check]:
-    """The checks of a run, with those at the ends of the sub-ranges that the backend claims."""
+    """The checks of a run, including those at the bounds of the ranges that the backend claims."""
     ids = tuple(ids)
     checks = selected(tier, profile.operators, pattern, ids, chosen)
     if not ids:
@@ -94,7 +95,7 @@ def planned(
 
 
 def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier) -> SuiteReport:
-    """The report of a run that begins."""
+    """A report without verdicts."""
     return SuiteReport(
         chosen.spec.name,
         chosen.mode.name,
@@ -108,7 +109,7 @@ def new_report(subject: Subject, chosen: Selected, profile: Profile, tier: Tier)
 
 
 def judged(report: SuiteReport, subject: Subject, chosen: Selected, profile: Profile) -> Claims:
-    """What the verdicts of a complete report show."""
+    """The claims that follow from the verdicts of a complete report."""
     undeclared = subject.native - subject.backend.batch_invariant - PACKING - LATER
     left_out: set[str] = set()
     if report.tier is not Tier.QUICK:  # which claims nothing anyway

@@ -1,8 +1,9 @@
-"""State across steps: whatever the way to a length, what the cache then holds is the same.
+"""State across steps: the cache after some length is the same, however the sequence got there.
 
-In pieces or whole, with rows taken back, preempted and computed again, exported into another pool
-or another backend, forked and continued apart. Bits are equal where whoever runs the operators
-declares batch-invariance; elsewhere the limits of stored entries apply.
+A sequence may be computed in pieces or as a whole, with rows taken back, preempted and computed
+again, exported into another pool or another backend, forked and continued apart. Bits are equal
+where the providers of the operators declare batch invariance. Elsewhere the limits of stored
+entries apply.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MOST_DRAFTS = 6
 
 
 class StatefulSuite(ABC):
-    """Cases about state. `compare` raises `CheckFailed` where something does not hold."""
+    """Cases about state. `compare` raises `CheckFailed` where a property does not hold."""
 
     operator: ClassVar[str]
 
@@ -42,7 +43,7 @@ class StatefulSuite(ABC):
 
     @abstractmethod
     def compare(self, case: Case, bench: Bench) -> None:
-        """Run the histories of a case and compare what they leave."""
+        """Run the histories of a case and compare the caches that they leave."""
 
     def check(self, case: Case, subject: Subject) -> Verdict:
         """The verdict of a case."""
@@ -87,7 +88,7 @@ class Bench:
         return ContextRun(self.case, operators or self.operators, self.layer, next(self._salt))
 
     def whole(self, tokens: Tokens, length: int) -> dict[str, Tensor]:
-        """What a sequence of one step holds."""
+        """The entries of a sequence that was computed in one step."""
         run = self.new()
         run.step(tokens, 0, length)
         return run.entries(length)
@@ -112,7 +113,7 @@ def _grid(name: str, facts: list[dict[str, Any]], **more: Any) -> Iterator[Case]
 
 
 class Chunks(StatefulSuite):
-    """Any chunking against one step."""
+    """A sequence in chunks of any size against one step."""
 
     operator = "stateful.chunks"
 
@@ -135,7 +136,7 @@ class Chunks(StatefulSuite):
 
 
 class Rollback(StatefulSuite):
-    """k rows written and j of them kept, at an offset, then other rows: as if never written."""
+    """k rows are written, j of them kept, then others follow: as if only j had been written."""
 
     operator = "stateful.rollback"
 
@@ -163,7 +164,7 @@ class Rollback(StatefulSuite):
 
 
 class Resumed(StatefulSuite):
-    """A sequence that lost its memory and was computed again, elsewhere and in other pieces."""
+    """A sequence loses its memory and is computed again, in other blocks and other chunks."""
 
     operator = "stateful.resumed"
 
@@ -184,7 +185,7 @@ class Resumed(StatefulSuite):
 
 
 class Moved(StatefulSuite):
-    """Exported and imported: within the backend, to the reference, and from it."""
+    """A sequence is exported and imported: within the backend, to the reference, and from it."""
 
     operator = "stateful.moved"
 
@@ -213,10 +214,10 @@ class Moved(StatefulSuite):
 
 
 class Forked(StatefulSuite):
-    """Two sequences that are the same up to a point and are continued apart.
+    """Two sequences that are equal up to a point and then continue differently.
 
-    way "shared": in the same pools, with full blocks in common and the last one copied; without a
-    way, in pools of their own.
+    way "shared": in the same pools, with common full blocks and a copy of the last one; without a
+    way, each in its own pools.
     """
 
     operator = "stateful.forked"

@@ -12,9 +12,9 @@ from deepinfer.backend.resolution import Operators, resolve
 
 @dataclass
 class Subject:
-    """A backend under test. truth: the reference on the host, all of its own operators.
+    """A backend under test. truth: the reference on the host, with all operators its own.
 
-    selected: how it was chosen, None for a backend that is at hand and not installed.
+    selected: how it was selected; None for a backend object that is not installed.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Subject:
         mode: str = "hardware",
         label: str = "",
     ) -> Subject:
-        """A subject of a backend that is at hand; for kernel authors and mutants."""
+        """A subject from a backend object, which need not be installed."""
         chosen = select_backend(REFERENCE, require=False)
         reference = reference or chosen.create(str(backend.device))
         host = chosen.create("cpu")
@@ -56,7 +56,6 @@ class Subject:
 
     @property
     def is_reference(self) -> bool:
-        """Is the reference itself tested?"""
         return type(self.backend) is type(self.truth.backend)
 
     @property
@@ -65,5 +64,8 @@ class Subject:
         return type(self.backend).native_operators()
 
     def operators(self, calls: Iterable[CallSpec]) -> Operators:
-        """The operators that would run these calls; UnsupportedOperatorError where none can."""
+        """The resolved operators for these calls.
+
+        UnsupportedOperatorError where a call has no provider.
+        """
         return resolve(self.name, self.backend, self.reference, calls)

@@ -1,4 +1,4 @@
-"""`OperatorSuite`: what the conformance suite knows about one operator."""
+"""`OperatorSuite`: the cases and checks of one operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Outputs = dict[str, Tensor]
 
 
 class Invalid(NamedTuple):
-    """Arguments that the operator must refuse, and with what."""
+    """Arguments that the operator must refuse, and the exception that it must raise."""
 
     case: Case
     arguments: Arguments
@@ -35,15 +35,15 @@ class Invalid(NamedTuple):
 
 
 class OperatorSuite(ABC):
-    """Cases of one operator: their inputs, what is compared, and what else must hold.
+    """The cases of one operator: their inputs, what is compared, and which properties must hold.
 
     Arguments are those of the contract's method, by name, on the host; matrices are sources
     (`world.py`). row_arguments: names of arguments, or dotted paths of tensors in them, whose first
-    axis counts rows; row_outputs: outputs for which it does. An empty list says that rows may not
-    be taken alone. nan_argument: the one that gets a row of NaN. first_call: the operator whose
-    call stands first among those of a case; by default the suite's own. stated: facts of a case
-    that its calls state in place of what is declared: a matmul with float32 weights is asked about
-    as such.
+    axis counts rows; row_outputs: outputs whose first axis does. An empty list means that rows
+    cannot be run alone. nan_argument: the argument that gets a row of NaN. first_call: the operator
+    whose call stands first among those of a case; by default the suite's own. stated: facts of a
+    case that its calls state in place of what is declared: a matmul with float32 weights is asked
+    about as such.
     """
 
     operator: ClassVar[str]
@@ -105,7 +105,6 @@ class OperatorSuite(ABC):
         return {name or "out": tensor for name, tensor in tensors(result)}
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
-        """The limit of one output."""
         return EXACT
 
     def written(self, case: Case, arguments: Arguments) -> dict[str, Tensor]:
@@ -121,31 +120,29 @@ class OperatorSuite(ABC):
         return {}
 
     def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments | None:
-        """The arguments of some rows [n] only, in that order; None where that means nothing."""
+        """The arguments of some rows [n] only, in that order; None if rows cannot be run alone."""
         if not self.row_arguments:
             return None
         return {name: self._taken(name, value, rows) for name, value in arguments.items()}
 
     def samples(self, case: Case, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
-        """Rows that are run again without the others or in another order, and what they are."""
+        """Rows that are run again alone or in another order, with a name for each selection."""
         count = self.num_rows(case, arguments)
         if count:
             yield "the last row alone", torch.tensor([count - 1])
             yield "a permuted batch", torch.randperm(count, generator=generator_of(case))
 
     def num_rows(self, case: Case, arguments: Arguments) -> int:
-        """Rows of the arguments."""
         for name, tensor in tensors(arguments):
             if self._is_row(name):
                 return tensor.shape[0]
         return 0
 
     def invalid(self) -> Iterator[Invalid]:
-        """Arguments that must be refused."""
         return iter(())
 
     def wide(self, case: Case, arguments: Arguments) -> Arguments:
-        """The same arguments in float64, where the registry asks for the wide answer."""
+        """The same arguments in float64, for outputs whose tolerance is about the wide result."""
         narrow = (torch.bfloat16, torch.float32)
         wide: Arguments = map_leaves(
             lambda leaf: (

@@ -18,7 +18,7 @@ def test_conformance(
     run_check: Callable[[Check], Verdict],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """A case passes; one that only other hardware can run is skipped, and it is said which."""
+    """A case passes. One that only other hardware can run is skipped, with the reason."""
     verdict = run_check(check)
     record_property(PROPERTY, json.dumps(verdict_to_dict(verdict)))
     if verdict.outcome is Outcome.SKIPPED:

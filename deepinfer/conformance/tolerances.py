@@ -198,9 +198,9 @@ WIDE_QUANTISED = Tolerance(
 
 
 def mlp_tolerance(dtype: str, quantised: bool, terms: int) -> Tolerance:
-    """The limit of matmuls behind each other.
+    """The limit of one matmul after another.
 
-    quantised: with a quantiser between them; terms: elements of a row there.
+    quantised: a quantiser stands between them. terms: elements of a row between them.
     """
     if dtype == "fp64":
         return FP64_SUM

@@ -41,10 +41,10 @@ def main(accelerator: str, mode: str, read: int, write: int) -> None:
 
 
 def _guard(read: int, write: int) -> None:
-    """Start a process that ends this one's group once nobody is left at the other end of IN.
+    """Start a process that ends this process group once IN has no writer any more.
 
-    The command may be killed while a case hangs. What hangs can hold every thread here, so it is a
-    process that waits, started while this one is still small.
+    The command may be killed while a case hangs, and a hanging case can hold every thread of this
+    process. So another process waits, which is started while this one is still small.
     """
     if os.fork():
         return

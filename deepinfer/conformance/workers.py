@@ -1,8 +1,8 @@
-"""Isolation: cases run in processes of their own, with a time limit each.
+"""Isolation: cases run in worker processes, each with a time limit.
 
-A crash, a hang or running out of memory is the outcome of the case that did it; the worker is
+A crash, a hang or running out of memory is the outcome of the case that caused it; the worker is
 replaced and the run goes on. Every worker leads a group of processes that ends as a whole, with the
-worker or with the command (`worker.py`), so what a backend starts does not outlive the run.
+worker or with the command (`worker.py`), so that nothing that a backend starts outlives the run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TIME_LIMIT = 120.0
 START_LIMIT = 300.0
 PROCESSES_PER_CORE = 4
 LOOK = 0.2
-"""Seconds between looks at whether a worker that says nothing still lives."""
+"""Seconds between checks whether a silent worker still lives."""
 ENDING = 5.0
-"""Seconds in which a process that closed its pipes ends, writing a core file perhaps."""
+"""Seconds within which a process that closed its pipes ends; it may write a core file first."""
 LAST_BYTES = 4096
-"""What is kept of a worker's stderr: its end."""
+"""How much of the end of a worker's stderr is kept."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Target:
 
 
 def check_workers(workers: int) -> None:
-    """UsageError for a number of processes that no run takes."""
+    """UsageError for a number of processes that cannot be used."""
     most = max(8, PROCESSES_PER_CORE * (os.cpu_count() or 1))
     if not 0 <= workers <= most:
         raise UsageError(
@@ -114,7 +114,7 @@ class Worker:
         )
 
     def run(self, check: Check, limit: float) -> Verdict | None:
-        """The verdict; None when the worker is of no use any more: see `ended`."""
+        """The verdict of a case; None when the worker cannot be used any more: see `ended`."""
         perf = self._target.perf
         asked = json.dumps({"id": check.id, "thorough": check.thorough, "perf": perf})
         try:
@@ -125,7 +125,7 @@ class Worker:
         return verdict_from_dict(json.loads(line)) if line is not None else None
 
     def ended(self, check: Check, limit: float, seconds: float) -> Verdict:
-        """What became of a case whose worker gave no verdict."""
+        """The verdict of a case whose worker returned none."""
         alive = self._lives(seconds >= limit)
         self.stop()
         if alive and seconds >= limit:
@@ -156,7 +156,7 @@ class Worker:
         os.close(self._replies)
 
     def _lives(self, late: bool) -> bool:
-        """Does the process run on? One that closed its pipes in time may be about to end."""
+        """Whether the process still runs. One that closed its pipes in time may be about to end."""
         try:
             self._process.wait(0.0 if late or self.stopping.is_set() else ENDING)
         except subprocess.TimeoutExpired:
@@ -164,7 +164,6 @@ class Worker:
         return False
 
     def _how(self) -> str:
-        """How the process ended."""
         status = self._process.wait()
         if status >= 0:
             return f"status {status}"
@@ -224,7 +223,6 @@ class Isolated:
         return verdict
 
     def close(self) -> None:
-        """End the worker."""
         if self._worker is not None:
             self._worker.stop()
             self._worker = None

@@ -45,12 +45,12 @@ class World:
     _buffers: list[tuple[Tensor, int]] = field(default_factory=list)
 
     def place(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for this backend. What occurs twice is placed once and shared."""
+        """The arguments on this backend. One that occurs twice is placed once and shared."""
         placed: dict[str, Any] = map_leaves(self._leaf, arguments)
         return placed
 
     def overrun(self) -> str:
-        """What was written outside of any argument; "" when nothing was."""
+        """Where bytes outside of the arguments were written; "" where none were."""
         for buffer, size in self._buffers:
             for where, guard in (("before", buffer[:GUARD_BYTES]), ("behind", buffer[-size:])):
                 touched = int((guard.cpu() != GUARD_PATTERN).sum())
@@ -117,7 +117,10 @@ def host(arguments: dict[str, Any]) -> dict[str, Tensor]:
 def changed(
     before: dict[str, Tensor], after: dict[str, Tensor], allowed: dict[str, Tensor]
 ) -> Iterator[str]:
-    """Arguments that differ although they may not. allowed: elements that may, by path."""
+    """Messages about arguments that may not change and did.
+
+    allowed: elements that may change, by path.
+    """
     for name, old in before.items():
         differs = _bytes(after[name]) != _bytes(old)
         if name in allowed:

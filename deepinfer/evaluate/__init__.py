@@ -1,4 +1,4 @@
-"""What a checkpoint knows: held-out questions with answers that can be checked, and perplexity."""
+"""Evaluate a checkpoint: accuracy on held-out questions with checkable answers, and perplexity."""
 
 from deepinfer.evaluate.items import CLASSES, Question, Text, distance_class, heldout
 from deepinfer.evaluate.report import Evaluation, Score

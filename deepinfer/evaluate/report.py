@@ -15,8 +15,10 @@ ALL, WITHIN, BEYOND = "all", "within window", "beyond window"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question got. valid: whether it is a JSON object; None where none was asked for, or
-    the request failed."""
+    """The answer to a question.
+
+    valid: whether it is a JSON object; None where no JSON was asked for, or the request failed.
+    """
 
     question: Question
     text: str
@@ -27,8 +29,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """Right answers among all of a kind. distance: a class such as "17-32", or one of the names
-    above."""
+    """Right answers among all of one kind.
+
+    distance: a class such as "17-32", or one of the names above.
+    """
 
     task: str
     distance: str
@@ -37,14 +41,18 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Their share."""
+        """Share of right answers."""
         return self.correct / self.count
 
 
 @dataclass
 class Evaluation:
-    """window: tokens of the model's sliding window. text_logprobs and answer_logprobs: natural, of
-    all tokens of the texts but the first of each, and of those of answers. errors: of requests."""
+    """The answers of one run.
+
+    window: tokens of the model's sliding window. text_logprobs: natural logarithms of the
+    probabilities of all tokens of the texts except the first of each. answer_logprobs: the same for
+    the tokens of answers in the texts. errors: of failed requests.
+    """
 
     window: int
     answers: list[Answer] = field(default_factory=list)
@@ -54,7 +62,7 @@ class Evaluation:
 
     @property
     def scores(self) -> list[Score]:
-        """By task: all, by class of distance, and within and beyond the window."""
+        """By task: of all answers, by class of distance, and within and beyond the window."""
         scores = []
         for task in dict.fromkeys(answer.question.task for answer in self.answers):
             mine = [answer for answer in self.answers if answer.question.task == task]
@@ -68,7 +76,7 @@ class Evaluation:
         return scores
 
     def score(self, task: str, distance: str = ALL) -> Score:
-        """One of `scores`; KeyError where nothing of the kind was asked."""
+        """One of `scores`; KeyError where there is no such score."""
         for score in self.scores:
             if (score.task, score.distance) == (task, distance):
                 return score
@@ -76,12 +84,12 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float | None:
-        """Of the texts; None without one."""
+        """Perplexity of the texts; None without a text."""
         return perplexity(self.text_logprobs)
 
     @property
     def answer_perplexity(self) -> float | None:
-        """Of the answers in the texts; None without one."""
+        """Perplexity of the answers in the texts; None without an answer."""
         return perplexity(self.answer_logprobs)
 
     @property
@@ -130,7 +138,7 @@ class Evaluation:
 def _scored(
     task: str, label: str, answers: Iterable[Answer], chosen: Callable[[int], bool]
 ) -> list[Score]:
-    """The score of those whose distance is chosen, where there are any."""
+    """The score of the answers whose distance is chosen, if there are any."""
     mine = [answer for answer in answers if chosen(answer.question.distance)]
     return [_score(task, label, mine)] if mine else []
 

@@ -1,4 +1,4 @@
-"""`evaluate`: every held-out item through an engine, greedily."""
+"""`evaluate`: run every held-out item through an engine with greedy decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepinfer.evaluate.scorers import answer_tokens, is_exact, is_json_object
 
 JSON = "json"
 JSON_ROOM = 64
-"""Further tokens for a JSON answer, so that one that is longer than expected can be whole."""
+"""Further tokens for a JSON answer, so that a longer one than expected is not cut off."""
 
 
 def evaluate(
@@ -51,7 +51,7 @@ def evaluate(
 
 
 def _room(question: Question, answer: Sequence[int]) -> int:
-    """Output tokens that a right answer takes, its end included."""
+    """Output tokens that a right answer takes, including its end."""
     return len(answer) + question.ends + (JSON_ROOM if question.task == JSON else 0)
 
 

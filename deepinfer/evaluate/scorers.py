@@ -1,4 +1,4 @@
-"""Scorers: whether an answer is right, whether it is JSON, how surprising a text was."""
+"""Scorers: whether an answer is right, whether it is JSON, and the perplexity of a text."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from deepinfer.evaluate.report import Evaluation
 
 
 def render(evaluation: Evaluation, title: str) -> RenderableType:
-    """One row for each task and distance, then perplexities and what else there is."""
+    """A row for each task and distance, then perplexities, share of valid JSON, and failures."""
     rows = Table(title=Text(title), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name in ("task", "distance"):
         rows.add_column(name, no_wrap=True)

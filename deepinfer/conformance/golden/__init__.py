@@ -1,4 +1,4 @@
-"""Golden checks: a backend against stored numbers of an independent implementation."""
+"""Golden checks: results of a backend against stored numbers of an independent implementation."""
 
 from deepinfer.conformance.golden.command import run_golden
 from deepinfer.conformance.golden.data import COMPUTES

@@ -1,7 +1,7 @@
-"""Attention vectors: whole attention layers, each operator fed with stored inputs.
+"""Attention vectors: whole attention layers, each operator with stored inputs.
 
-What a step computes on the way is compared and then replaced by what the data have, so that a
-difference is judged where it arises and nowhere else.
+Intermediate results of a step are compared and then replaced by the stored ones, so that a
+difference is found where it arises and nowhere else.
 
 Three layers of one ratio are chained in the data: a Full layer (which is the candidate source), a
 Reindex layer and a Reuse layer. Settings are those of the data's description.

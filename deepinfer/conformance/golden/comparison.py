@@ -1,4 +1,4 @@
-"""How one result is compared with its golden value, and what a check that fails to run becomes."""
+"""Compare one result with its golden value; a check that raises becomes a failed item."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FP32_RELATIVE = 1e-5
 
 
 def attempt(name: str, compute: str, check: Callable[[], Iterable[Item]]) -> Iterator[Item]:
-    """The items of a check. An exception ends it with a failed item, and nothing else with it.
+    """The items of a check. An exception ends it with a failed item; other checks go on.
 
-    What the data or a backend make of a check is for the report to say, whatever it is: a missing
-    tensor, a shape that an operator refuses, a fault of the backend.
+    Data without a tensor, a shape that an operator refuses and a fault of the backend are all
+    results that the report has to show.
     """
     try:
         yield from check()
@@ -34,7 +34,7 @@ def compared(
     measure: Callable[[Tensor, Tensor], Iterable[Measure]],
     note: str = "",
 ) -> Item:
-    """Judge by measures of (got, want), on the CPU; another shape, or no element, fails."""
+    """Compare by measures of (got, want) on the CPU. Another shape, or no element, is a failure."""
     got, want = got.cpu(), want.cpu()
     if got.shape != want.shape:
         return Item.broken(name, compute, f"shape {[*got.shape]}, expected {[*want.shape]}")

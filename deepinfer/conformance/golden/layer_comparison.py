@@ -1,7 +1,7 @@
-"""How one value of one layer is judged: which metric, and which limit.
+"""Which metric and which limit apply to each stored value of a layer.
 
-The limits are the data's own (its rule 3), and for cache elements the share that may lie on the
-other side of a rounding midpoint.
+Limits are those of the data (its rule 3). For cache elements there is also a limit on the share
+that may be rounded to the neighbouring code.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from deepinfer.conformance.golden.selections import (
 from deepinfer.formats import Scheme
 
 FLIPPED_SHARE = {"fp32": 0.005, "bf16": 0.02}
-"""Share of cache elements that may differ: an input that is off by its last bit, lying at a
-rounding midpoint of FP8 or FP4, moves to the neighbouring code."""
+"""Share of cache elements that may differ. An element at a rounding midpoint of FP8 or FP4 moves to
+the neighbouring code when its input is off by the last bit.
+"""
 
 CODE_STEP = {Scheme.FP8_BLOCK32: 0.15, Scheme.MXFP4: 0.5, Scheme.NVFP4: 0.5}
 """How far a neighbouring code can be, as a share of the group's largest magnitude: steps of 32 in
@@ -42,7 +43,7 @@ _SCHEMES = {
 
 
 class LayerComparison:
-    """Judges the values of a prompt's layers against its stored ones."""
+    """Compares the values of the layers of one prompt with its stored ones."""
 
     def __init__(self, data: Tensors, text: TextConfig, prompt: str, compute: str) -> None:
         self.data, self.text, self.prompt, self.compute = data, text, prompt, compute
@@ -67,7 +68,7 @@ class LayerComparison:
             yield compared(label, self.compute, got, want, self.close)
 
     def close(self, got: Tensor, want: Tensor) -> list[Measure]:
-        """The limits of a layer's streams, for every value in the compute precision."""
+        """The limits of a layer's streams, which apply to every value in the compute precision."""
         errors = relative(got, want)
         if self.compute == "fp32":
             return [
@@ -116,7 +117,10 @@ class LayerComparison:
     def _router_weights(
         self, label: str, plan: LayerPlan, got: Tensor, want: Tensor, seen: Seen
     ) -> Item:
-        """Weights by expert, of rows that chose the same experts; `_selected` judges the others."""
+        """Compare weights by expert, in the rows that chose the same experts.
+
+        `_selected` compares the choice of all rows.
+        """
         ids = self.data.peek(f"{self.prompt}.L{plan.index}.router_indices")
         chosen, order = ids.sort(1)
         own = seen.values["router_indices"]

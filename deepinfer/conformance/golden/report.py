@@ -26,7 +26,7 @@ class Measure:
 
     @property
     def passed(self) -> bool:
-        """Does the value keep the limit? NaN never does."""
+        """Whether the value keeps the limit; NaN never does."""
         return self.value <= self.limit if self.sense == "<=" else self.value >= self.limit
 
     def to_dict(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Item:
-    """One comparison: where it comes from, what was measured, and the outcome.
+    """One comparison: its name, what was measured, and the outcome.
 
     component: "text", "draft" or "vision". outcome: passed, failed, not covered, or allowed (a
     limit was missed inside the number of exceptions that the data's rules allow).
@@ -55,7 +55,7 @@ class Item:
 
     @classmethod
     def of(cls, name: str, compute: str, *measures: Measure, note: str = "") -> Item:
-        """Judge by all measures; an item without a measure is a programmer's error."""
+        """An item that passes if all measures do. ValueError where nothing was measured."""
         if not measures:
             raise ValueError(f"{name}: nothing was measured")
         outcome = PASSED if all(measure.passed for measure in measures) else FAILED
@@ -63,17 +63,17 @@ class Item:
 
     @classmethod
     def broken(cls, name: str, compute: str, note: str) -> Item:
-        """Data that should have been compared and could not be: failed."""
+        """A failed item for data that could not be compared."""
         return cls(name, compute, (), FAILED, note=note)
 
     @classmethod
     def uncovered(cls, name: str, component: str, note: str) -> Item:
-        """Data that nothing here compares."""
+        """An item for data that no check compares."""
         return cls(name, "", (), NOT_COVERED, component, note)
 
     @property
     def measured(self) -> bool:
-        """Did every measure give a finite number?"""
+        """Whether every measure gave a finite number."""
         return bool(self.measures) and all(math.isfinite(m.value) for m in self.measures)
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,9 +20,9 @@ def same_sets(
     scores: Tensor | None,
     ascending: bool = True,
 ) -> Item:
-    """One selection [T, K] against another: the same entries in every row, near-ties aside.
+    """Compare selections [T, K]: every row has the same entries, except for near-ties.
 
-    ascending: rows must be in the contract's order too, ascending and -1 filled.
+    ascending: rows must also be in the contract's order, ascending and -1 filled.
     """
     got, want = got.cpu(), want.cpu()
     scores = None if scores is None else scores.cpu()

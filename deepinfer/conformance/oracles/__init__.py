@@ -1,4 +1,5 @@
-"""Definitions in float64 and by brute force that judge the reference; they share no code with it.
+"""Definitions of the operators in float64 and by brute force, to check the reference.
 
-Written from the contract's docstrings and the model specification, for small inputs on the host.
+They are written from the contract's docstrings and the model specification, share no code with the
+reference, and take small inputs on the host.
 """

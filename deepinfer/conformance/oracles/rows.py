@@ -50,7 +50,7 @@ def block_scaled(x: Tensor, scheme: Scheme | None) -> Activation:
 
 
 def rotated(x: Tensor, positions: Tensor, frequencies: Tensor, inverse: bool) -> Tensor:
-    """The last channels of x as complex numbers times e^(i angle); the angle is a float32."""
+    """x with its last channels as complex numbers times e^(i angle); the angle is a float32."""
     count = 2 * frequencies.shape[0]
     angle = (positions.float()[:, None] * frequencies.float()).double()
     turn = torch.polar(torch.ones_like(angle), -angle if inverse else angle)

@@ -1,7 +1,7 @@
-"""Properties: checks that must hold for any shapes, values and indices, not only for a grid's.
+"""Properties: checks that hold for any shapes, values and indices, not only for those of a grid.
 
 A property is a case of an operator with the fact `property`. It draws cases of that operator and
-runs what the property says on every one; the smallest that fails is what its verdict shows.
+checks each of them. Its verdict shows the smallest case that fails.
 """
 
 from deepinfer.conformance.properties.checking import (

@@ -1,6 +1,6 @@
-"""Spaces of the operators on paged entries, and of selection among them.
+"""How cases are drawn for operators on paged entries, and for selection among entries.
 
-Batches are drawn row by row: any chunks of up to four sequences, and rows without one.
+Batches are drawn row by row: any chunks of up to four sequences, and rows without a sequence.
 """
 
 from __future__ import annotations
@@ -164,4 +164,4 @@ CACHED: Mapping[str, Callable[[Draws], Case]] = {
         )
     },
 }  # fmt: skip
-"""The space of each operator."""
+"""How a case of each operator is drawn."""

@@ -1,7 +1,7 @@
 """`check_property`: search the cases of an operator for one that breaks a property.
 
-The id of a property states how many cases it draws; one without that number is a single drawn case
-on which the property is checked.
+The id of a property states how many cases it draws. An id without that number is a single drawn
+case, on which the property is checked.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ SIZES = {Tier.QUICK: (1, 4, 20), Tier.FULL: (2, 25, 40), Tier.SOAK: (20, 25, 130
 Many small searches: each keeps within the time limit of a case, and workers share them.
 """
 SHRINKING_SECONDS = 20.0
-"""A search takes no more cases as wrong once it has shrunk for so long."""
+"""A search stops accepting smaller failing cases after it has shrunk for this long."""
 SPACES = {**PLAIN, **CACHED}
 
 
 def is_property(case: Case) -> bool:
-    """Is a property checked, and not the case's own numbers alone?"""
+    """Whether the case checks a property, and not only its own numbers."""
     return PROPERTY in dict(case.facts)
 
 
 def is_search(case: Case) -> bool:
-    """Does the case draw others?"""
+    """Whether the case draws other cases."""
     return EXAMPLES in dict(case.facts)
 
 
 def require_property(case: Case, suite: OperatorSuite) -> None:
-    """UsageError for a property that the operator has not, and for a search that can draw none."""
+    """UsageError for a property that the operator lacks, and for a search without cases."""
     _relation(case, suite)
     facts = dict(case.facts)
     if is_search(case):
@@ -73,10 +73,10 @@ def property_cases(suite: OperatorSuite, tier: Tier) -> Iterator[Case]:
 
 
 def check_property(case: Case, suite: OperatorSuite, subject: Subject) -> Verdict:
-    """The verdict of a property: that of the smallest case that breaks it, else passed.
+    """The verdict of a property: passed, or that of the smallest case that breaks it.
 
-    The message names the smallest case by its id, which runs alone like any other. UsageError
-    where the operator has no such property.
+    The message names the smallest case by its id, which runs alone like any other. UsageError where
+    the operator does not have the property.
     """
     started = time.perf_counter()
     if not is_search(case):
@@ -106,7 +106,7 @@ def smallest_case(case: Case, suite: OperatorSuite, subject: Subject) -> Case | 
 
 
 def drawn_case(case: Case) -> Case:
-    """A drawn case without the property that is checked on it: its inputs are those of this one."""
+    """The drawn case without its property: both have the same inputs."""
     return replace(case, facts=tuple(part for part in case.facts if part[0] != PROPERTY))
 
 

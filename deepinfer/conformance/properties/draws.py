@@ -1,6 +1,6 @@
-"""`Draws`: what a space of cases draws its parts with, and how such a space is searched.
+"""`Draws`: draws the parts of a case; `smallest`: searches drawn cases for a failing one.
 
-The only module of the suite that imports hypothesis.
+This is the only module of the suite that imports hypothesis.
 """
 
 from __future__ import annotations
@@ -35,20 +35,17 @@ class Draws:
         return of * self.integer(1, most // of)
 
     def pick(self, *values: T) -> T:
-        """One of some values."""
         chosen: T = self._draw(st.sampled_from(values))
         return chosen
 
     def rows(self) -> int:
-        """Rows of a batch, none and one among them."""
+        """A number of rows; 0 and 1 are possible."""
         return self.integer(0, self.most_rows)
 
     def dtype(self) -> str:
-        """A compute precision."""
         return self.pick("bf16", "fp32", "fp64")
 
     def numerics(self) -> str:
-        """A numeric mode."""
         return self.pick("ref", "infer")
 
     def batch(self) -> dict[str, Fact]:
@@ -86,9 +83,9 @@ Space = Callable[[Draws], Case]
 def smallest(
     space: Space, wrong: Callable[[Case], bool], examples: int, most_rows: int, number: int
 ) -> Case | None:
-    """The smallest drawn case that is wrong, None where none of `examples` is.
+    """The smallest drawn case that fails; None where none of `examples` cases does.
 
-    number: of the search; with the same one the same cases are drawn, whatever ran before.
+    number: of the search. The same number draws the same cases, whatever ran before.
     """
     found: list[Case] = []
 
@@ -117,4 +114,4 @@ def smallest(
 
 
 class _Wrong(Exception):
-    """A drawn case is wrong."""
+    """Raised inside a search for a drawn case that fails."""

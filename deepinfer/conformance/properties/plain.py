@@ -340,4 +340,4 @@ PLAIN: Mapping[str, Callable[[Draws], Case]] = {
     **{name: _streamed(name) for name in ("collapse", "expand")},
     **{name: _entered(name) for name in ("enter", "advance")},
 }  # fmt: skip
-"""The space of each operator."""
+"""How a case of each operator is drawn."""

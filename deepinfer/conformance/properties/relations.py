@@ -1,6 +1,6 @@
-"""What a drawn case is checked for: the reference's numbers, and relations between calls.
+"""The properties: agreement with the reference, and relations between calls of the backend.
 
-A relation needs no expected answer: it compares calls of the tested backend with each other.
+A relation needs no expected result: it compares calls of the tested backend with each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Holds = Callable[[Case, Operators, Arguments, Call], None]
 
 @dataclass(frozen=True)
 class Relation:
-    """A property. operators: those it is stated for, None for all that `check` can be run on."""
+    """A property. operators: those that have it; None for all that `check` can be run on."""
 
     check: Callable[[Case, OperatorSuite, Subject], Verdict]
     operators: frozenset[str] | None = None
@@ -90,7 +90,7 @@ def _monotone(case: Case, operators: Operators, arguments: Arguments, call: Call
 
 
 def _nested(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
-    """What is chosen with k is chosen with k + 1 too."""
+    """Everything that is chosen with k is also chosen with k + 1."""
     few, more = (call({**arguments, "k": arguments["k"] + extra}) for extra in (0, 1))
     name = "ids" if "ids" in few else "out"
     for row, (chosen, wider) in enumerate(
@@ -106,7 +106,7 @@ def _nested(case: Case, operators: Operators, arguments: Arguments, call: Call) 
 
 
 def _returned(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
-    """Images that come back to their blocks leave the pool as it was."""
+    """Images that are exported and imported into their own blocks leave the pool as it was."""
     placed = World(operators).place(arguments)
     before = placed["pool"].data.cpu().clone()
     images = operators.export(placed["pool"], placed["blocks"]).clone()
@@ -120,7 +120,7 @@ def _returned(case: Case, operators: Operators, arguments: Arguments, call: Call
 
 
 def _reread(case: Case, operators: Operators, arguments: Arguments, call: Call) -> None:
-    """Entries that are read and stored again are read as before."""
+    """Entries that are loaded and stored again load to the same values."""
     values = arguments["values"]
     if not bool(torch.isfinite(values).all()):
         return
@@ -157,12 +157,13 @@ RELATIONS: Mapping[str, Relation] = {
     "returned": _between(_returned, "export"),
     "reread": _between(_reread, "store"),
 }
-"""random: the reference's answer, with everything that holds beside it. batches: rows permuted, and
-a batch cut in two. The others are said at their functions."""
+"""random: outputs agree with the reference, and all checks of a case pass. batches: results of rows
+permuted and of a batch cut in two are those of the whole. The functions above describe the others.
+"""
 
 
 def applies(name: str, suite: OperatorSuite) -> bool:
-    """Is a property stated for an operator?"""
+    """Whether an operator has a property."""
     relation = RELATIONS[name]
     if name == "batches":
         return bool(suite.row_arguments) or type(suite).take is not OperatorSuite.take

@@ -1,4 +1,4 @@
-"""Reports of a run: a table for the terminal, a page for a browser, and two runs compared."""
+"""Reports for people: text for a terminal, an HTML page, and the difference of two reports."""
 
 from deepinfer.conformance.report.compared import compare_reports
 from deepinfer.conformance.report.page import page

@@ -1,19 +1,20 @@
-"""Two reports compared: which cases changed, and where more of a limit is used."""
+"""Compare two reports: which cases changed, and which use more of their limits."""
 
 from __future__ import annotations
 
 from typing import Any
 
 GROWTH = 2.0
-"""A share of a limit that has at least doubled, and is above a tenth, is worth a line."""
+"""A share of a limit is reported if it grew by this factor and is above a tenth."""
 SAME = ("accelerator", "mode", "device", "profile", "tier")
-"""Fields of which a difference is worth a line: outcomes and limits are of other things then."""
+"""Fields whose difference is reported, because the outcomes are then not comparable."""
 
 
 def compare_reports(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, bool]:
-    """The text, and whether what both ran passes as it did before; False where both ran nothing.
+    """The comparison as text, and whether every case that passed before and was run again passes.
 
-    Says first where the two differ in what they tested.
+    False where no case is in both reports. The text first says where the two runs differ in what
+    they tested.
     """
     old = {case["id"]: case for case in before["cases"]}
     new = {case["id"]: case for case in after["cases"]}

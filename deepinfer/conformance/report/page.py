@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no script and nothing from elsewhere is needed."""
+"""The report as one self-contained HTML page, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ code { font-size: 0.85em; word-break: break-all; }
 
 
 def page(report: SuiteReport) -> str:
-    """The whole document."""
     assert report.claims is not None
     environment = report.environment
     facts = [
@@ -86,7 +85,7 @@ def _operators(report: SuiteReport) -> str:
 
 
 def _bars(shares: list[float]) -> str:
-    """A histogram of shares between 0 and 1; what is above stands in the last bucket."""
+    """A histogram of shares between 0 and 1; larger ones are in the last bucket."""
     counts = [0] * BUCKETS
     for share in shares:
         counts[min(BUCKETS - 1, int(min(share, 1.0) * BUCKETS))] += 1

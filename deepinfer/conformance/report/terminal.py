@@ -1,4 +1,4 @@
-"""The report for a terminal: one line an operator, then what failed, then the claim."""
+"""The report for a terminal: one line for each operator, then the failures, then the claim."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ MICRO = 1e6
 
 
 def terminal_text(report: SuiteReport) -> str:
-    """The whole text."""
     environment = report.environment
     lines = [
         f"{report.title}; profile {report.profile}, {report.tier} tier",
@@ -46,7 +45,7 @@ def _failures(verdicts: list[Verdict]) -> list[str]:
 
 
 def _timings(report: SuiteReport) -> list[str]:
-    """The largest timed case of each operator: its time, and how near it comes to the device."""
+    """For each operator the largest timed case: its time, and its share of the device's speed."""
     if report.ceilings is None:
         return []
     ceilings = report.ceilings
