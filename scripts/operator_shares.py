@@ -9,16 +9,15 @@ that they call. The device's own time is counted where the profiler has it, else
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch.profiler import profile, record_function
 
 from deepinfer.backend.registry import select_backend
 from deepinfer.backend.resolution import COMPOSED, Operators
-from deepinfer.checkpoint import Checkpoint
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
+from deepinfer.engine import Engine, SamplingParams, open_engine
 
 PREFIX = "operator "
 
@@ -38,11 +37,11 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def measure(tokens: Iterator[object], count: int) -> dict[str, float]:
-    """Share of the operators' time by name, of the next tokens of a request."""
+def measure(engine: Engine, count: int) -> dict[str, float]:
+    """Share of the operators' time by name, of the engine's next steps."""
     with profile() as profiler:
         for _ in range(count):
-            next(tokens)
+            engine.step()
     times: dict[str, float] = {}
     for event in profiler.key_averages():
         if event.key.startswith(PREFIX):
@@ -62,14 +61,14 @@ def main() -> None:
     arguments = parser.parse_args()
     prompt = [3 + i * 7 % 500 for i in range(arguments.prompt)]
     params = SamplingParams(max_tokens=arguments.tokens + 4, ignore_eos=True)
-    with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
-        engine = Engine.load(checkpoint, select_backend(arguments.accelerator), EngineOptions())
-        mark(engine.operators)
-        for _ in engine.generate([3, 4, 5], SamplingParams(max_tokens=2, ignore_eos=True)):
-            pass  # what is slow the first time only
-        tokens = engine.generate(prompt, params)
-        first = measure(tokens, 1)
-        later = measure(tokens, arguments.tokens)
+    accelerator = select_backend(arguments.accelerator)
+    with open_engine(bundled_checkpoint(), accelerator, allow_null=True) as engine:
+        mark(engine.runner.operators)
+        engine.add([3, 4, 5], SamplingParams(max_tokens=2, ignore_eos=True))
+        engine.drain()  # what is slow the first time only
+        engine.add(prompt, params)
+        first = measure(engine, 1)
+        later = measure(engine, arguments.tokens)
     print(f"{'operator':<18}{'prompt':>8}{'decoding':>10}")
     for name in sorted(first.keys() | later.keys(), key=lambda name: -later.get(name, 0.0)):
         print(f"{name:<18}{first.get(name, 0.0):>8.1%}{later.get(name, 0.0):>10.1%}")

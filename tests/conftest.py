@@ -21,7 +21,7 @@ from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import EngineOptions, ModelRunner
 from tests.model.random_model import write_random_model
 
 BLOCK_TOKENS, PAGE_TOKENS, BACKTRACK = 16, 4, 6
@@ -30,8 +30,8 @@ MAX_MODEL_LEN = 128
 # The part of the golden data that is in the repository, where the whole is not at hand.
 os.environ.setdefault("DEEPINFER_GOLDEN_DIR", str(Path(__file__).parent / "golden"))
 
-EngineOf = Callable[[str, str], Engine]
-"""`engine_of(numerics, compute)`."""
+RunnerOf = Callable[[str, str], ModelRunner]
+"""`runner_of(numerics, compute)`."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -53,9 +53,9 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-def load_engine(
+def load_runner(
     checkpoint: Checkpoint, numerics: str, compute: str, sequences: int = 32, backtrack: int = 1
-) -> Engine:
+) -> ModelRunner:
     """An engine on the reference with small blocks and pages."""
     options = EngineOptions(
         numerics=numerics,
@@ -70,33 +70,33 @@ def load_engine(
         block_tokens=BLOCK_TOKENS,
         page_tokens=PAGE_TOKENS,
     )
-    return Engine.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
+    return ModelRunner.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
 
 
-def _engines(directory: Path) -> Iterator[EngineOf]:
-    loaded: dict[tuple[str, str], Engine] = {}
+def _runners(directory: Path) -> Iterator[RunnerOf]:
+    loaded: dict[tuple[str, str], ModelRunner] = {}
     with ExitStack() as stack:
         checkpoint = stack.enter_context(Checkpoint.open(directory, progress=False))
 
-        def engine_of(numerics: str, compute: str) -> Engine:
+        def runner_of(numerics: str, compute: str) -> ModelRunner:
             key = numerics, compute
             if key not in loaded:
-                loaded[key] = load_engine(checkpoint, numerics, compute)
+                loaded[key] = load_runner(checkpoint, numerics, compute)
             return loaded[key]
 
-        yield engine_of
+        yield runner_of
 
 
 @pytest.fixture(scope="session")
-def bundled_engines() -> Iterator[EngineOf]:
+def bundled_runners() -> Iterator[RunnerOf]:
     """Engines of the bundled checkpoint, loaded when first asked for."""
-    yield from _engines(bundled_checkpoint())
+    yield from _runners(bundled_checkpoint())
 
 
 @pytest.fixture(scope="session")
-def bundled_engine(bundled_engines: EngineOf) -> Engine:
+def bundled_runner(bundled_runners: RunnerOf) -> ModelRunner:
     """The bundled checkpoint as it runs by default: INFER, bf16."""
-    return bundled_engines("infer", "bf16")
+    return bundled_runners("infer", "bf16")
 
 
 @pytest.fixture(scope="session")
@@ -106,12 +106,12 @@ def small_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_engines(small_directory: Path) -> Iterator[EngineOf]:
+def small_runners(small_directory: Path) -> Iterator[RunnerOf]:
     """Engines of the small checkpoint, loaded when first asked for."""
-    yield from _engines(small_directory)
+    yield from _runners(small_directory)
 
 
 @pytest.fixture(scope="session")
-def small_engine(small_engines: EngineOf) -> Engine:
+def small_runner(small_runners: RunnerOf) -> ModelRunner:
     """The small checkpoint in INFER, bf16."""
-    return small_engines("infer", "bf16")
+    return small_runners("infer", "bf16")

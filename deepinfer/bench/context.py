@@ -16,17 +16,12 @@ from typing import Any, NamedTuple
 from deepinfer.backend.registry import Selected, refuse_null
 from deepinfer.bench.cache_fill import filled_sequence
 from deepinfer.bench.environment import describe, finish, warnings_about
-from deepinfer.bench.loading import (
-    check_length,
-    model_facts,
-    open_engine,
-    positions_of,
-    random_tokens,
-)
+from deepinfer.bench.loading import check_length, model_facts, positions_of, random_tokens
 from deepinfer.bench.measurements import Measurements, by_round
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
 from deepinfer.cache.layout import BLOCK_TOKENS
-from deepinfer.engine import Chunk, Engine, EngineOptions
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, SamplingParams, open_engine
 from deepinfer.errors import UsageError
 
 DEFAULT_LENGTHS = (1024, 4096, 16384, 65536, 100000)
@@ -35,6 +30,8 @@ INDEX_OPERATORS = ("index_scores", "top", "best_blocks")
 WHOLE_SELECTION = ("select",)
 PIECE = 2048
 """Rows in which the cache is reserved."""
+WARM_STEPS = 2
+"""Steps before the first one that counts: the one whose calls are recorded, and one more."""
 
 
 class Call(NamedTuple):
@@ -70,27 +67,30 @@ class Context:
         lengths = self._lengths()
         report = Measurements("context", asdict(self) | {"lengths": lengths}, describe(selected))
         report.notes += warnings_about(selected)
+        steps = WARM_STEPS + self.rounds
         options = EngineOptions(
             numerics=self.numerics,
             compute=self.compute,
-            max_model_len=max(lengths) + 1,
+            max_model_len=max(lengths) + steps,
             max_num_seqs=len(lengths),
             max_num_batched_tokens=max(PIECE, len(lengths)),
-            num_blocks=sum(-(-(length + 1) // BLOCK_TOKENS) for length in lengths),
+            num_blocks=sum(-(-(length + steps) // BLOCK_TOKENS) for length in lengths),
         )
-        with open_engine(self.model, selected, options) as engine:
-            report.environment["checkpoints"] = [model_facts(engine)]
+        model = self.model or bundled_checkpoint()
+        with open_engine(model, selected, options, allow_null=True) as opened:
+            report.environment["checkpoints"] = [model_facts(opened.runner)]
             variants: dict[tuple[str, int], Callable[[], float]] = {}
             for length in lengths:
-                chunk = decode_row(engine, length)
-                calls = index_calls(engine, chunk)
+                engine = decoding_engine(opened.runner, length, steps)
+                calls = index_calls(engine)
                 if not calls:
                     raise UsageError(
                         f"{self.model} has no layer that selects from its context; choose a model "
                         "with compressed layers"
                     )
-                variants[STEP, length] = partial(step_seconds, engine, chunk)
-                variants[INDEX, length] = partial(call_seconds, engine, calls)
+                step_seconds(engine)
+                variants[STEP, length] = partial(step_seconds, engine)
+                variants[INDEX, length] = partial(call_seconds, opened.runner, calls)
                 named = sorted({call.operator for call in calls})
                 report.environment["index_operators"] = named
             results = interleave(variants, self.rounds)
@@ -101,9 +101,10 @@ class Context:
     def _lengths(self) -> tuple[int, ...]:
         """The lengths to measure; UsageError where the model has too few positions."""
         if self.lengths is not None:
-            check_length(self.model, max(self.lengths) + 1, "--lengths")
+            steps = WARM_STEPS + self.rounds
+            check_length(self.model, max(self.lengths) + steps, "--lengths and --rounds")
             return self.lengths
-        limit = positions_of(self.model)
+        limit = positions_of(self.model) + 1 - WARM_STEPS - self.rounds
         fitting = [length for length in DEFAULT_LENGTHS if length < limit]
         longest = min(limit - 1, DEFAULT_LENGTHS[-1])
         lengths = tuple(sorted({*fitting, longest}))
@@ -136,43 +137,44 @@ class Context:
             report.add("growth, step : index", "ratio", ratio, context=length)
 
 
-def decode_row(engine: Engine, length: int) -> Chunk:
-    """The row behind `length` generated tokens of a sequence of its own."""
-    tokens = random_tokens(engine, length + 1, seed=length)
-    return Chunk(tokens, length, length + 1, filled_sequence(engine, length, seed=length))
+def decoding_engine(runner: ModelRunner, length: int, steps: int) -> Engine:
+    """An engine whose one sequence has `length` generated tokens in its cache and decodes."""
+    engine = Engine(runner)
+    tokens = random_tokens(runner, length + 1, seed=length)
+    params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True)
+    engine.add(tokens, params, cache=filled_sequence(runner, length, seed=length))
+    return engine
 
 
-def step_seconds(engine: Engine, chunk: Chunk) -> float:
-    """Time of the row's step; nothing is committed, so the next call computes the same row."""
+def step_seconds(engine: Engine) -> float:
+    """Time of the engine's next decode step, whose context is one token longer."""
     started = time.perf_counter()
-    engine.launch([chunk])
-    engine.operators.synchronise()
-    return time.perf_counter() - started
+    finished = engine.step()
+    engine.runner.operators.synchronise()
+    seconds = time.perf_counter() - started
+    for request in finished:
+        if request.sequences[0].exception is not None:
+            raise request.sequences[0].exception
+    return seconds
 
 
-def call_seconds(engine: Engine, calls: list[Call]) -> float:
+def call_seconds(runner: ModelRunner, calls: list[Call]) -> float:
     """Time of recorded calls, made again with the same arguments."""
     started = time.perf_counter()
     for call in calls:
-        getattr(engine.operators, call.operator)(*call.arguments)
-    engine.operators.synchronise()
+        getattr(runner.operators, call.operator)(*call.arguments)
+    runner.operators.synchronise()
     return time.perf_counter() - started
 
 
-def index_calls(engine: Engine, chunk: Chunk) -> list[Call]:
-    """The index operators that the row's step calls; whole selections where a backend fuses them.
+def index_calls(engine: Engine) -> list[Call]:
+    """The index operators of the engine's next step; whole selections where a backend fuses them.
 
-    The step runs once for it, which also warms the machine up.
+    The step also warms the machine up.
     """
     calls: list[Call] = []
-    backbone = engine.backbone
-    backbone.operators = engine.operators.tapped(
-        lambda operator, arguments, result: calls.append(Call(operator, arguments))
-    )
-    try:
-        engine.launch([chunk])
-    finally:
-        backbone.operators = engine.operators
+    with engine.tapped(lambda operator, arguments, result: calls.append(Call(operator, arguments))):
+        step_seconds(engine)
     inner = [call for call in calls if call.operator in INDEX_OPERATORS]
     if any(call.operator == "index_scores" for call in inner):
         return inner

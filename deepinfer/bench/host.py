@@ -17,12 +17,12 @@ import numpy as np
 
 from deepinfer.backend.registry import Selected
 from deepinfer.bench.environment import TIMING_MEANS_NOTHING, describe, finish
-from deepinfer.bench.loading import check_length, model_facts, open_engine, random_tokens
+from deepinfer.bench.loading import check_length, model_facts, random_tokens
 from deepinfer.bench.measurements import Measurements
 from deepinfer.bench.phases import MODEL_PHASES, PhaseTimer
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, SamplingParams, open_engine
 from deepinfer.engine.job import Job
 from deepinfer.errors import UsageError
 
@@ -98,48 +98,49 @@ class Host:
             max_num_batched_tokens=max(2048, max(self.sequences) * self.prompt_tokens),
             disable_log_stats=True,
         )
-        with open_engine(self.model, selected, options) as engine:
-            report.environment["checkpoints"] = [model_facts(engine)]
+        model = self.model or bundled_checkpoint()
+        with open_engine(model, selected, options, allow_null=True) as opened:
+            report.environment["checkpoints"] = [model_facts(opened.runner)]
             variants: dict[tuple[str, int], Callable[[], Round]] = {}
-            cores = []
+            engines = []
             for output in self.output:
                 for count in self.sequences:
-                    cores.append(self.start(engine, count, output))
-                    variants[output, count] = partial(self.measure, cores[-1])
+                    engines.append(self.start(opened.runner, count, output))
+                    variants[output, count] = partial(self.measure, engines[-1])
             results = interleave(variants, self.rounds)
-            for core in cores:
-                core.close()
+            for engine in engines:
+                engine.close()
         for (output, count), rounds in results.items():
             self._add(report, rounds, sequences=count, output=output)
         finish(report.environment)
         return report
 
-    def start(self, engine: Engine, count: int, output: str) -> EngineCore:
-        """A core with `count` decoding sequences, observed as one of an LLM is."""
-        core = EngineCore(engine, settings=engine.settings)
+    def start(self, runner: ModelRunner, count: int, output: str) -> Engine:
+        """An engine with `count` decoding sequences, observed as one of an LLM is."""
+        engine = Engine(runner, settings=runner.settings)
         params = SamplingParams(max_tokens=self.length, temperature=0, ignore_eos=True)
         for number in range(count):
-            prompt = random_tokens(engine, self.prompt_tokens, number).tolist()
+            prompt = random_tokens(runner, self.prompt_tokens, number).tolist()
             if output == TEXT:
                 job = Job(
-                    str(number), None, prompt, params, engine.tokenizer, on_delta=lambda delta: None
+                    str(number), None, prompt, params, runner.tokenizer, on_delta=lambda delta: None
                 )
-                core.add(prompt, params, on_token=job.on_token)
+                engine.add(prompt, params, on_token=job.on_token)
             else:
-                core.add(prompt, params)
+                engine.add(prompt, params)
         for _ in range(WARM_STEPS):
-            core.step()
-        return core
+            engine.step()
+        return engine
 
-    def measure(self, core: EngineCore) -> Round:
+    def measure(self, engine: Engine) -> Round:
         """One round of decode steps."""
         steps: list[float] = []
         clock = CLOCKS[self.clock]
-        with PhaseTimer(core, clock) as timer:
+        with PhaseTimer(engine, clock) as timer:
             phases: dict[str, list[float]] = {phase: [] for phase in timer.phases}
             for _ in range(self.steps):
                 started = clock()
-                core.step()
+                engine.step()
                 steps.append((clock() - started) * MILLI)
                 for phase, seconds in timer.take().items():
                     phases[phase].append(seconds * MILLI)

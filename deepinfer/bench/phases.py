@@ -7,30 +7,30 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine
 
 MODEL_PHASES = ("model", "head")
 """Phases that call the model's operators; what is left of a step is the engine's own."""
 
 
 class PhaseTimer:
-    """While entered, the methods that make up a step of one core are timed.
+    """While entered, the methods that make up a step of one engine are timed.
 
     clock: gives seconds, such as `time.perf_counter`. A method that is called inside another one
     is counted in the outer one alone.
     """
 
-    def __init__(self, core: EngineCore, clock: Callable[[], float] = time.perf_counter) -> None:
-        runner = core.runner
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
+        runner = engine.runner
         self._clock = clock
         self._methods: list[tuple[str, Any, str]] = [
-            ("schedule", core.scheduler, "schedule"),
-            ("batch", core.columns, "plan_batch"),
-            ("model", runner.backbone, "run"),
-            ("head", runner.backbone, "head"),
-            ("sample", core.sampler, "draw"),
-            ("commit", core, "_commit"),
-            ("statistics", core.observer, "stepped"),
+            ("schedule", engine.scheduler, "schedule"),
+            ("batch", runner, "build_batch"),
+            ("model", runner, "run"),
+            ("head", runner, "head"),
+            ("sample", engine.sampler, "draw"),
+            ("commit", engine, "_commit"),
+            ("statistics", engine.observer, "stepped"),
         ]
         self.phases = tuple(phase for phase, _, _ in self._methods)
         self._seconds = dict.fromkeys(self.phases, 0.0)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from deepinfer.backend.registry import Selected
 from deepinfer.bench.environment import describe, finish, warnings_about
-from deepinfer.bench.loading import check_length, model_facts, open_engine, random_tokens
+from deepinfer.bench.loading import check_length, model_facts, random_tokens
 from deepinfer.bench.measurements import Measurements
 from deepinfer.bench.rounds import check_least, check_rounds, interleave
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.data import bundled_checkpoint
+from deepinfer.engine import Engine, EngineOptions, SamplingParams, open_engine
 
 
 class Pass(NamedTuple):
@@ -63,8 +63,12 @@ class Throughput:
         with ExitStack() as stack:
             facts = []
             for place, model in enumerate(self.models):
-                engine = stack.enter_context(open_engine(model, selected, self._options()))
-                facts.append(model_facts(engine))
+                engine = stack.enter_context(
+                    open_engine(
+                        model or bundled_checkpoint(), selected, self._options(), allow_null=True
+                    )
+                )
+                facts.append(model_facts(engine.runner))
                 name = facts[-1]["name"]
                 if name in {model for model, _ in variants}:
                     name = f"{name} ({place})"
@@ -94,19 +98,18 @@ class Throughput:
 
     def measure(self, engine: Engine, batch: int) -> Pass:
         """One pass of `batch` prompts from nothing to their last token."""
-        core = EngineCore(engine)
         params = SamplingParams(max_tokens=self.output_tokens, temperature=0, ignore_eos=True)
         requests = [
-            core.add(random_tokens(engine, self.prompt_tokens, seed), params)
+            engine.add(random_tokens(engine.runner, self.prompt_tokens, seed), params)
             for seed in range(batch)
         ]
         sequences = [request.sequences[0] for request in requests]
         started = time.perf_counter()
-        while any(sequence.output_length == 0 for sequence in sequences) and core.has_work:
-            core.step()
+        while any(sequence.output_length == 0 for sequence in sequences) and engine.has_work:
+            engine.step()
         prompted = time.perf_counter()
-        while core.has_work:
-            core.step()
+        while engine.has_work:
+            engine.step()
         ended = time.perf_counter()
         for sequence in sequences:
             if sequence.exception is not None:

@@ -55,7 +55,7 @@ def nano(
     selected = choose(accelerator, mode)
     with open_llm(model, revision, selected, options, allow_null=None, progress=progress) as llm:
         evaluation = evaluate(llm, questions, texts, progress=progress and not in_json())
-        named = str(llm.engine.checkpoint.directory) if model is None else model
+        named = str(llm.engine.runner.checkpoint.directory) if model is None else model
         settings = _settings(llm, selected, named, limit)
         note_summary(llm)
     if json:
@@ -79,7 +79,7 @@ def _settings(llm: LLM, selected: Selected, model: str, limit: int | None) -> di
         "limit": limit,
         "backend": selected.spec.name,
         "mode": selected.mode.name,
-        "numerics": llm.engine.numerics.value,
+        "numerics": llm.engine.runner.numerics.value,
         "commit": commit(),
-        "options": dataclasses.asdict(llm.engine.options),
+        "options": dataclasses.asdict(llm.engine.runner.options),
     }

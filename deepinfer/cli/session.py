@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deepinfer.backend.registry import Selected, refuse_null
+from deepinfer.backend.registry import Selected
 from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.notes import in_json, note
 from deepinfer.data import about
-from deepinfer.engine import Engine, EngineOptions
-from deepinfer.engine.llm import LLM, default_checkpoint
-from deepinfer.settings import environment
-from deepinfer.settings.settings import Settings
+from deepinfer.engine import EngineOptions, open_engine
+from deepinfer.engine.llm import LLM
 
 
 @contextmanager
@@ -28,55 +26,56 @@ def open_llm(
     progress: bool = True,
 ) -> Iterator[LLM]:
     """An engine for the block, its properties noted on stderr; closed at the end."""
-    refuse_null(selected, allow_null)
-    path = default_checkpoint() if model is None else model
-    settings = Settings.from_environment(backends=(selected.spec,))
-    with Checkpoint.open(path, revision=revision) as checkpoint:
-        options.model_len(checkpoint.config)  # refused before anything is loaded
+
+    def announce(checkpoint: Checkpoint) -> None:
         note(f"checkpoint {checkpoint.directory}")
         note(str(checkpoint.plan))
-        engine = Engine.load(
-            checkpoint,
-            selected,
-            options,
-            strict=environment.flag(environment.STRICT_OPERATORS),
-            progress=progress and not in_json(),
-            settings=settings,
-        )
+
+    engine = open_engine(
+        model,
+        selected,
+        options,
+        revision=revision,
+        allow_null=allow_null,
+        observed=True,
+        progress=progress and not in_json(),
+        on_checkpoint=announce,
+    )
+    with LLM.of(engine) as llm:
+        runner = engine.runner
         note(
             f"backend {selected.spec.name}, mode {selected.mode.name} ({selected.mode.label}), "
-            f"numerics {engine.numerics.value}, compute {options.compute}; operators: "
-            f"{engine.operators.summary()}"
+            f"numerics {runner.numerics.value}, compute {options.compute}; operators: "
+            f"{runner.operators.summary()}"
         )
-        note(str(engine.packing))
-        note(str(engine.sizes))
-        known = about(checkpoint.directory)
+        note(str(runner.packing))
+        note(str(runner.sizes))
+        known = about(runner.checkpoint.directory)
         if known.is_random:
             note("this checkpoint has random weights: the text below is meaningless")
         elif known.text:
             note(f"by its own account this checkpoint was trained on {known.text!r} alone")
-        with LLM.of(engine) as llm:
-            yield llm
+        yield llm
 
 
 def summary(llm: LLM) -> dict[str, Any]:
     """The figures of the closing summary."""
-    engine, stats = llm.engine, llm.stats()
+    runner, stats = llm.engine.runner, llm.stats()
     return {
-        "backend": engine.selected.spec.name,
-        "mode": engine.selected.mode.name,
-        "timing_meaningful": engine.selected.mode.timing,
-        "native_operators": engine.operators.providers(NATIVE),
-        "fallback_operators": engine.operators.providers(FALLBACK),
-        "host_operators": engine.operators.providers(HOST),
-        "calls_by_provider": engine.operators.counts,
+        "backend": runner.selected.spec.name,
+        "mode": runner.selected.mode.name,
+        "timing_meaningful": runner.selected.mode.timing,
+        "native_operators": runner.operators.providers(NATIVE),
+        "fallback_operators": runner.operators.providers(FALLBACK),
+        "host_operators": runner.operators.providers(HOST),
+        "calls_by_provider": runner.operators.counts,
         "prefill_tokens_per_second": _rate(stats.prompt_tokens, stats.prefill_seconds),
         "decode_tokens_per_second": _rate(stats.decode_tokens, stats.decode_seconds),
         "prefill_tokens": stats.prompt_tokens,
         "decode_tokens": stats.decode_tokens,
         "requests": stats.request_success,
         "preemptions": stats.num_preemptions,
-        "cache_bytes_per_token": engine.layout.bytes_per_token(),
+        "cache_bytes_per_token": runner.layout.bytes_per_token(),
     }
 
 
@@ -89,7 +88,7 @@ def note_summary(llm: LLM) -> None:
     host = f"; on the host: {names}" if names else ""
     note(
         f"backend {figures['backend']}, mode {figures['mode']}: operators "
-        f"{llm.engine.operators.summary()}; fallbacks: {fallbacks}{host}"
+        f"{llm.engine.runner.operators.summary()}; fallbacks: {fallbacks}{host}"
     )
     note(
         f"prefill {figures['prefill_tokens_per_second']:.1f} tokens/s "

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import COMPOSED, NATIVE
-from deepinfer.checkpoint import Checkpoint
 from deepinfer.conformance.case import Case, Failure, Tier, Verdict
 from deepinfer.conformance.golden import run_golden
+from deepinfer.conformance.golden.logits import run_prompts
 from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative
 from deepinfer.conformance.golden.report import FAILED, Item
 from deepinfer.conformance.judging import CheckFailed, Found, judge
 from deepinfer.conformance.subject import Subject
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine, EngineOptions, call_limits
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, call_limits, open_engine
 from deepinfer.model import model_calls
 from deepinfer.settings import environment
 
@@ -81,11 +81,9 @@ class Bundled(ModelSuite):
         length, compute = case.size("length"), case.dtype
         ids = np.random.default_rng(length).integers(3, 1000, length)
         want = _reference_logits(str(case.numerics), compute, length)
-        with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
-            engine = _engine(checkpoint, subject, str(case.numerics), compute)
-            called = _counted(engine)
+        with _engine(subject, str(case.numerics), compute) as engine, _counting(engine) as called:
             got = _logits(engine, ids)
-        _all_called(_expected(engine), called)
+        _all_called(_expected(engine.runner), called)
         return _judged(got.float().cpu(), want, compute)
 
 
@@ -110,8 +108,11 @@ class Golden(ModelSuite):
             raise CheckFailed(Failure.COUNT, "golden data need a backend that is installed")
         called: list[tuple[list[str], dict[str, int]]] = []
 
-        def watch(engine: Engine) -> None:
-            called.append((_expected(engine), _counted(engine)))
+        @contextmanager
+        def watch(engine: Engine) -> Iterator[None]:
+            with _counting(engine) as counts:
+                called.append((_expected(engine.runner), counts))
+                yield
 
         report = run_golden(directory, subject.selected, (case.dtype,), on_engine=watch)
         _all_passed(report.items)
@@ -164,11 +165,10 @@ def _all_passed(items: list[Item]) -> None:
 def _reference_logits(numerics: str, compute: str, length: int) -> Tensor:
     """Logits [T, V] of the reference on the host."""
     ids = np.random.default_rng(length).integers(3, 1000, length)
-    with Checkpoint.open(bundled_checkpoint(), progress=False) as checkpoint:
-        options = _options(numerics, compute)
-        return (
-            _logits(Engine.load(checkpoint, select_backend(REFERENCE), options), ids).float().cpu()
-        )
+    with open_engine(
+        bundled_checkpoint(), select_backend(REFERENCE), _options(numerics, compute)
+    ) as engine:
+        return _logits(engine, ids).float().cpu()
 
 
 def _options(numerics: str, compute: str) -> EngineOptions:
@@ -181,57 +181,52 @@ def _options(numerics: str, compute: str) -> EngineOptions:
     )
 
 
-def _engine(checkpoint: Checkpoint, subject: Subject, numerics: str, compute: str) -> Engine:
+def _engine(subject: Subject, numerics: str, compute: str) -> Engine:
     if subject.selected is None:
         raise CheckFailed(Failure.COUNT, "a whole model needs a backend that is installed")
-    return Engine.load(checkpoint, subject.selected, _options(numerics, compute))
+    options = _options(numerics, compute)
+    return open_engine(
+        bundled_checkpoint(), subject.selected, options, strict=False, allow_null=True
+    )
 
 
-def _counted(engine: Engine) -> dict[str, int]:
-    """Count the calls of the engine's operators from now on."""
+@contextmanager
+def _counting(engine: Engine) -> Iterator[dict[str, int]]:
+    """For the block, count the calls of the engine's operators."""
     called: dict[str, int] = {}
 
     def tap(operator: str, arguments: object, result: object) -> None:
         called[operator] = called.get(operator, 0) + 1
 
-    engine.operators = engine.operators.tapped(tap)
-    engine.backbone.operators = engine.operators
-    return called
+    with engine.tapped(tap):
+        yield called
 
 
-DRAWING = frozenset({"process", "sample", "top_logprobs", "copy"})
-"""Operators that the engine calls around a forward, not the model in it."""
+ON_DEMAND = frozenset({"top_logprobs", "copy"})
+"""Operators that a step calls for some requests alone: log-probabilities, samples that share."""
 
 
-def _expected(engine: Engine) -> list[str]:
-    """Native operators that a forward of this model reaches, by its own list of calls.
+def _expected(runner: ModelRunner) -> list[str]:
+    """Native operators that a step of this model reaches, by its own list of calls.
 
     A call inside a step is made only where that step is composed and reached itself.
     """
-    options, config = engine.options, engine.config
-    calls = model_calls(config, engine.numerics, options.compute, call_limits(options, config))
-    composed = set(engine.operators.providers(COMPOSED))
+    options, config, operators = runner.options, runner.config, runner.operators
+    calls = model_calls(config, runner.numerics, options.compute, call_limits(options, config))
+    composed = set(operators.providers(COMPOSED))
     reached: set[str | None] = {None}
     while True:
         more = {call.operator for call in calls if call.step in reached & {None, *composed}}
         if more <= reached:
             break
         reached |= more
-    return sorted(set(engine.operators.providers(NATIVE)) & reached - DRAWING)
+    return sorted(set(operators.providers(NATIVE)) & reached - ON_DEMAND)
 
 
 def _logits(engine: Engine, ids: np.ndarray) -> Tensor:
     """Logits of every position [T, V]: most of the prompt in one piece, the rest row by row."""
     cut = max(1, len(ids) - 4)
-    sequence = engine.cache.open()
-    try:
-        first = engine.extend(sequence, ids[:cut], all_rows=True)
-        parts = [first]
-        for stop in range(cut + 1, len(ids) + 1):
-            parts.append(engine.extend(sequence, ids[:stop], all_rows=True))
-        return torch.cat(parts)
-    finally:
-        engine.cache.close(sequence)
+    return run_prompts(engine, [ids[:cut]], [ids[cut:].tolist()])[0]
 
 
 def _judged(got: Tensor, want: Tensor, compute: str) -> dict[str, float]:

@@ -1,17 +1,17 @@
 """Requests, steps and the loop around the model."""
 
-from deepinfer.engine.batching import Chunk, NgramHistory, build_batch
-from deepinfer.engine.engine import Engine, Generated, call_limits
+from deepinfer.engine.engine import Engine
+from deepinfer.engine.open import default_checkpoint, open_engine
 from deepinfer.engine.options import EngineOptions
+from deepinfer.engine.runner import ModelRunner, call_limits
 from deepinfer.engine.sampling_params import SamplingParams
 
 __all__ = [
-    "Chunk",
     "Engine",
     "EngineOptions",
-    "Generated",
-    "NgramHistory",
+    "ModelRunner",
     "SamplingParams",
-    "build_batch",
     "call_limits",
+    "default_checkpoint",
+    "open_engine",
 ]

@@ -1,352 +1,436 @@
-"""`Engine`: a checkpoint on a backend, and the loop that turns prompts into tokens.
+"""`Engine`: many requests on one model, one step at a time: plan, launch, commit.
 
-`generate` runs one request through an `EngineCore`; `extend`, `step` and `launch` run given rows of
-given sequences, for checks: reserve cache, build the batch, run the model, free what no later row
-sees.
+Single-threaded: whoever owns it calls `add`, `abort` and `step`. One step is never in flight while
+another is planned (asynchronous scheduling is not built yet).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import hashlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from deepinfer.backend import (
-    Backend,
-    Numerics,
-    accumulation_dtype,
-)
-from deepinfer.backend.registry import REFERENCE, Selected, host_reference, reference_for
-from deepinfer.backend.resolution import Operators, resolve
-from deepinfer.cache import CacheLayout, CacheManager, CachePools, OutOfBlocksError, SequenceCache
-from deepinfer.checkpoint import Checkpoint
-from deepinfer.checkpoint.progress import progress_bar
-from deepinfer.config import ModelConfig
-from deepinfer.engine.batching import Chunk, NgramHistory, Prompt, build_batch
-from deepinfer.engine.core import EngineCore
+from deepinfer.arrays import Int64Array
+from deepinfer.backend import accumulation_dtype
+from deepinfer.backend.resolution import Tap
+from deepinfer.cache import SequenceCache
+from deepinfer.engine.admission import UNBOUNDED, Admission, Limits, Prompt
+from deepinfer.engine.observe.observer import Observer
 from deepinfer.engine.observe.stats import EngineStats
-from deepinfer.engine.options import EngineOptions
-from deepinfer.engine.request import FinishReason
-from deepinfer.engine.sampler import SamplingRules
+from deepinfer.engine.request import FinishReason, OnLogits, Request, Sequence, Status
+from deepinfer.engine.row_spans import captured_spans, prompt_spans
+from deepinfer.engine.runner import ModelRunner
+from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
-from deepinfer.engine.scheduler import UNBOUNDED, Limits
-from deepinfer.engine.sizing import Sizes, plan_sizes
-from deepinfer.errors import (
-    PromptTooLongError,
-    RequestError,
-    UnsupportedOperatorError,
-    UsageError,
-)
-from deepinfer.model import Backbone, PackingPlan, WeightLoader, model_calls, plan_packing
-from deepinfer.model.calls import CallLimits
+from deepinfer.engine.scheduler import ScheduledStep, Scheduler
+from deepinfer.errors import RequestError
+from deepinfer.model.backbone import LayerTap, Residual
 from deepinfer.settings.settings import Settings
-from deepinfer.text import Tokenizer, compressed_token_map
 
-
-class Generated(NamedTuple):
-    """One generated token. finish_reason: "" while running, then "stop" or "length"."""
-
-    token_id: int
-    finish_reason: str
-
-
-@dataclass
-class Timing:
-    """Rows and seconds of prompt and output steps since the engine started."""
-
-    prefill_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_tokens: int = 0
-    decode_seconds: float = 0.0
-
-    def add(self, stats: EngineStats) -> None:
-        """Add what an engine core has counted."""
-        self.prefill_tokens += stats.prefill_tokens
-        self.prefill_seconds += stats.prefill_seconds
-        self.decode_tokens += stats.decode_tokens
-        self.decode_seconds += stats.decode_seconds
-
-    def rates(self) -> tuple[float, float]:
-        """(prefill, decode) tokens per second; 0 where nothing ran."""
-        prefill = self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
-        decode = self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
-        return prefill, decode
+_log = logging.getLogger(__name__)
 
 
 class Engine:
-    """The text model of one checkpoint on one backend."""
+    """Takes requests and steps: a scheduler, a table of sequences and a sampler over one model.
+
+    A step that raises ends the requests that ran in it with that error and takes their memory
+    back; waiting requests and later ones are served as if nothing had happened. Engines that share
+    a runner share its cache memory; one thread steps them.
+    """
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        selected: Selected,
-        backend: Backend,
-        operators: Operators,
-        backbone: Backbone,
-        options: EngineOptions,
-        layout: CacheLayout,
-        sizes: Sizes,
-        tokenizer: Tokenizer,
-        history: NgramHistory | None,
-        settings: Settings,
-        packing: PackingPlan,
-    ) -> None:
-        self.checkpoint = checkpoint
-        self.config = checkpoint.config
-        self.selected = selected
-        self.backend = backend
-        self.operators = operators
-        self.backbone = backbone
-        self.options = options
-        self.tokenizer = tokenizer
-        self.history = history
-        self.timing = Timing()
-        self.layout = layout
-        self.sizes = sizes
-        self.packing = packing
-        self.settings = settings
-        self.rules = SamplingRules.from_settings(settings, self.config.text.vocab_size)
-        self.limits = _limits(options, sizes, settings, self.config)
-        self.cache = CacheManager(
-            layout,
-            num_blocks=sizes.num_blocks,
-            num_pages=sizes.num_pages,
-            num_slots=sizes.num_slots,
-            max_tokens=sizes.max_model_len,
-            max_rows=min(sizes.max_num_batched_tokens, sizes.max_model_len),
-        )
-        self.pools: CachePools = self.cache.pools(
-            operators.device, accumulation_dtype(options.dtype)
-        )
-
-    @classmethod
-    def load(
-        cls,
-        checkpoint: Checkpoint,
-        selected: Selected,
-        options: EngineOptions,
-        *,
-        strict: bool = False,
-        progress: bool = False,
-        layout: CacheLayout | None = None,
+        runner: ModelRunner,
+        limits: Limits | None = None,
+        rules: SamplingRules | None = None,
         settings: Settings | None = None,
-    ) -> Engine:
-        """Ask the backend for every call of the model, then read the weights.
+        *,
+        owns_checkpoint: bool = False,
+    ) -> None:
+        """limits and rules: by default those of the runner's options and settings.
 
-        DeviceMemoryError where the device has too little memory for them, before any is read.
-        strict: a fallback is an error. layout: cache geometry other than the canonical one.
-        settings: the environment's by default. UnsupportedOperatorError for a cache_dtype that the
-        backend does not have.
+        settings: those of `Observer`, which then acts on the process until `close`; None: it only
+        counts. owns_checkpoint: `close` lets go of the runner's checkpoint.
         """
-        config = checkpoint.config
-        if settings is None:
-            settings = Settings.from_environment(backends=(selected.spec,))
-        tokenizer = Tokenizer.from_directory(checkpoint.directory, config)
-        numerics = options.numerics_for(config)
-        _check_cache(options, selected)
-        limits = call_limits(options, config)
-        calls = model_calls(config, numerics, options.compute, limits, options.cache_dtype)
-        backend = selected.create()
-        operators = resolve(
-            selected.spec.name,
-            backend,
-            reference_for(selected, backend),
-            calls,
-            strict,
-            host_reference,
+        config = runner.config
+        self.runner = runner
+        self.limits = limits = limits or limits_of(runner)
+        self.table = runner.new_table()
+        self.admission = Admission(
+            runner.cache,
+            limits,
+            vocab_size=config.text.vocab_size,
+            max_model_len=runner.sizes.max_model_len,
         )
-        resident_tables = settings.flag("DEEPINFER_ENGRAM_FORCE_GPU_STORAGE")
-        packing = plan_packing(checkpoint, operators, resident_tables)
-        packing.check(selected.spec.name, operators.memory())
-        history, pad = None, 0
-        if config.text.engram_layer_ids:
-            text = config.text
-            token_map = compressed_token_map(
-                tokenizer, text.vocab_size, text.engram_compressed_vocab_size
-            ).astype(np.int64)
-            history = NgramHistory(token_map, text.engram_max_ngram_size)
-            pad = int(token_map[_pad_token(settings, config)])
-        with progress_bar("layers", config.text.num_hidden_layers, enabled=progress) as advance:
-            weights = WeightLoader(checkpoint, operators, pad, resident_tables).load(advance)
-        backbone = Backbone(config.text, weights, operators, numerics, options.dtype)
-        layout = replace(layout or CacheLayout(config.text), cache_dtype=options.cache_dtype)
-        sizes = plan_sizes(
-            options,
-            config,
-            layout,
-            operators.memory(),
-            slots_ratio=settings.number("DEEPINFER_NUM_STATE_SLOTS_RATIO"),
-            element_bytes=accumulation_dtype(options.dtype).itemsize,
+        self.scheduler = Scheduler(runner.cache, self.admission, self.table)
+        self.sampler = Sampler(
+            runner.operators,
+            len(runner.cache.length),
+            config.eos_token_id,
+            rules or SamplingRules.from_settings(runner.settings, config.text.vocab_size),
         )
-        return cls(
-            checkpoint,
-            selected,
-            backend,
-            operators,
-            backbone,
-            options,
-            layout,
-            sizes,
-            tokenizer,
-            history,
+        self.scheduler.on_enter = self._enter
+        self.scheduler.on_preempt = lambda sequence: self.observer.preempted(sequence)
+        self.observer = Observer(
+            runner.cache,
+            self.scheduler,
             settings,
-            packing,
+            log_stats=settings is not None and not runner.options.disable_log_stats,
+            device_index=runner.operators.device.index or 0,
         )
+        self._owns_checkpoint = owns_checkpoint
+        self._requests: dict[str, Request] = {}
+        self._unforked: set[int] = set()
+        self._capturing: set[int] = set()
+        self._numbers = itertools.count()
+
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        on_token: Callable[[Sequence], None] | None = None,
+        *,
+        on_logits: OnLogits | None = None,
+        cache: SequenceCache | None = None,
+    ) -> Request:
+        """Queue a request.
+
+        RequestError when it is wrong; PromptTooLongError, with the numbers, when it can never fit.
+        Stop strings are the business of on_token, which may finish the sequence it is called with.
+
+        on_logits: takes the logits of every row of the request, each position once: prompt and
+        output, before anything changes them. cache: holds the first tokens of the prompt already
+        (a cache that was imported); the request starts to run at once and takes the cache over.
+        RequestError where there is no place for it, or where the cache leaves nothing to compute.
+        """
+        tokens = self.admission.check(prompt, params)
+        number = next(self._numbers)
+        request_id = request_id or f"request-{number}"
+        if request_id in self._requests:
+            raise RequestError(f"request id {request_id!r} is in use; give each request its own")
+        if cache is not None:
+            self._check_cache(cache, len(tokens))
+        request = Request(
+            request_id,
+            number,
+            tokens,
+            params,
+            time.monotonic(),
+            on_token=on_token,
+            on_logits=on_logits,
+        )
+        seed = self._seed(number) if params.seed is None else int(params.seed)
+        for index in range(params.n):
+            own = (seed + index) & (2**64 - 1)
+            request.sequences.append(Sequence(request, index, own, tokens, len(tokens)))
+            if index:
+                request.sequences[-1].status = Status.PLANNED
+        self._requests[request_id] = request
+        if params.n > 1:
+            self._unforked.add(number)
+        if on_logits is not None:
+            self._capturing.add(number)
+        self.observer.arrived(request)
+        if cache is None:
+            self.scheduler.add(request.sequences[0])
+        else:
+            request.sequences[0].cache = cache
+            self.scheduler.enter(request.sequences[0])
+        return request
+
+    def _check_cache(self, cache: SequenceCache, length: int) -> None:
+        if not 0 <= cache.length < length:
+            raise RequestError(
+                f"the cache holds {cache.length} tokens of a prompt of {length}; allowed: fewer "
+                "than the prompt has, so that a row is left to compute"
+            )
+        running, most = len(self.scheduler.running), self.limits.max_num_seqs
+        if running >= most:
+            raise RequestError(
+                f"{running} sequences run and max_num_seqs is {most}: a request that brings its "
+                "cache cannot wait; add it when one has finished"
+            )
+
+    def abort(self, request_id: str) -> bool:
+        """End a request at once with what it has; False when there is no such request."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._finish([s for s in request.sequences if not s.finished], FinishReason.ABORT)
+        return True
+
+    def request(self, request_id: str) -> Request | None:
+        """The unfinished request of this id, or None."""
+        return self._requests.get(request_id)
+
+    def stats(self) -> EngineStats:
+        """What the engine is doing and has done; any thread may ask."""
+        return self.observer.stats(self.runner.pools.slot_bytes)
+
+    def close(self) -> None:
+        """End what the observer does to the process, and let go of a checkpoint that it owns.
+
+        Call it in the thread that stepped. May be called again; steps may follow, unobserved.
+        """
+        self.observer.close()
+        if self._owns_checkpoint:
+            self.runner.checkpoint.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def tapped(self, tap: Tap, layers: LayerTap | None = None) -> Iterator[None]:
+        """For the block, show every operator of a step to `tap`, and every layer to `layers`.
+
+        See `Operators.tapped` and `LayerTap`: both may replace what they are shown.
+        """
+        runner, backbone = self.runner, self.runner.backbone
+        kept = runner.operators, backbone.tap
+        operators = runner.operators.tapped(tap)
+        runner.operators = backbone.operators = self.sampler.operators = operators
+        backbone.tap = layers
+        try:
+            yield
+        finally:
+            runner.operators = backbone.operators = self.sampler.operators = kept[0]
+            backbone.tap = kept[1]
+
+    def drain(self) -> list[Request]:
+        """Step until no request is left; the requests that finished."""
+        finished: list[Request] = []
+        while self.has_work:
+            finished += self.step()
+        return finished
 
     @property
-    def numerics(self) -> Numerics:
-        """The numeric mode that runs."""
-        return self.backbone.numerics
+    def has_work(self) -> bool:
+        """Is any request unfinished?"""
+        return bool(self._requests)
 
-    def validate(self, prompt: Prompt) -> npt.NDArray[np.int64]:
-        """The prompt as an array; RequestError for an empty, foreign or too long one."""
-        vocabulary = self.config.text.vocab_size
-        if len(prompt) == 0:
-            raise RequestError("the prompt has no tokens; give at least one")
-        tokens = _integers(prompt)
-        wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
-        if wrong.size:
-            raise RequestError(
-                f"prompt token id {int(tokens[wrong[0]])} at place {int(wrong[0])} is outside the "
-                f"vocabulary 0..{vocabulary - 1}"
-            )
-        limit = self.sizes.max_model_len
-        if len(tokens) + 1 > limit:
-            raise PromptTooLongError(
-                f"the prompt has {len(tokens)} tokens and max_model_len is {limit}, which must "
-                "also hold one output token; shorten the prompt or raise max_model_len"
-            )
-        return tokens.astype(np.int64)
-
-    def generate(self, prompt: Prompt, params: SamplingParams) -> Iterator[Generated]:
-        """Tokens of one request as they are drawn; the last one carries the finish reason.
-
-        OutOfBlocksError when memory is short although nothing else of this call runs;
-        RequestError when there is nothing to draw from; what a step raised otherwise.
-        """
-        if params.n != 1:
-            raise RequestError(f"n is {params.n} and this call gives one text; allowed: 1")
-        if params.wants_logprobs or params.prompt_logprobs:
-            raise RequestError(
-                "log-probabilities are asked for and this call returns tokens only; use "
-                "deepinfer.engine.core.EngineCore, or leave logprobs, top_logprobs and "
-                "prompt_logprobs out"
-            )
-        if params.stop:
-            raise RequestError(
-                f"stop is {list(params.stop)} and this call has no text; use deepinfer.LLM, or "
-                "stop_token_ids"
-            )
-        core = EngineCore(self)
-        request = core.add(prompt, params)
-        sequence, sent = request.sequences[0], 0
+    def step(self) -> list[Request]:
+        """Run one step; the requests that finished in it (also by preemption or error)."""
+        self.observer.step_begins()
         try:
-            while sent < sequence.output_length or not sequence.finished:
-                if sent == sequence.output_length:
-                    core.step()
-                    continue
-                last = sequence.output_length == sent + 1
-                reason = sequence.finish_reason if last else ""
-                yield Generated(int(sequence.output[sent]), reason)
-                sent += 1
-            if sequence.exception is not None:
-                raise sequence.exception
-            if sequence.finish_reason == FinishReason.NO_RESOURCES:
-                raise OutOfBlocksError(sequence.error)
-            if sequence.error:
-                raise RequestError(sequence.error)
+            return self._step()
         finally:
-            core.abort(request.request_id)
-            self.timing.add(core.stats())
+            self.observer.step_ends(idle=not self.has_work)
 
-    def extend(
-        self,
-        cache: SequenceCache,
-        tokens: npt.NDArray[np.int64],
-        *,
-        all_rows: bool = False,
-        chunk_rows: int | None = None,
-    ) -> Tensor:
-        """Compute the tokens that the cache does not hold yet; logits of the last one [1, V].
+    def _step(self) -> list[Request]:
+        with self.observer.timed("schedule"):
+            step = self.scheduler.schedule()
+        without_memory = self.scheduler.take_ended()
+        ended = self._retire(without_memory)
+        if step is None:
+            assert without_memory or not self.has_work, "a step without effect while requests wait"
+            return ended
+        try:
+            return ended + self._run(step)
+        except BaseException as error:
+            failed = self._fail_running(error)
+            if not isinstance(error, Exception):  # an interrupt is not the requests' error alone
+                raise
+            _log.error("a step failed, and %d requests with it", len(failed), exc_info=error)
+            return ended + failed
 
-        all_rows: logits of every new token [T, V] instead. chunk_rows: rows per step, by default
-        max_num_batched_tokens.
+    def _run(self, step: ScheduledStep) -> list[Request]:
+        """Launch and commit a planned step; the requests that finished in it."""
+        timed, runner = self.observer.timed, self.runner
+        with timed("prepare_input"):
+            batch = runner.build_batch(self.table, step.rows)
+            runner.copy(step.copies)
+        with timed("forward"):
+            residual = runner.run(batch)
+        with timed("sample"):
+            failed = self._describe(step, residual)
+            ids = self._sample(step, residual)
+        with timed("commit"):
+            finished = self._commit(step, ids) + self._retire(failed)
+        self.observer.stepped(step.rows, ids)
+        return finished
+
+    def _fail_running(self, error: BaseException) -> list[Request]:
+        """End every running request: nothing of a step that raised is kept."""
+        requests = {
+            sequence.request.number: sequence.request for sequence in self.scheduler.running
+        }
+        sequences = [s for request in requests.values() for s in request.sequences]
+        for sequence in sequences:
+            if not sequence.finished:
+                sequence.fail(error)
+        return self._retire(sequences)
+
+    def _seed(self, number: int) -> int:
+        """The seed of a request that brings none: drawn, or made from the engine's."""
+        if self.runner.options.seed is None:
+            return secrets.randbits(64)
+        text = f"{self.runner.options.seed}/{number}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+    def _enter(self, sequence: Sequence) -> None:
+        if not sequence.request.scheduled_at:
+            sequence.request.scheduled_at = time.monotonic()
+        self.sampler.enter(sequence)
+        self.observer.entered(sequence)
+
+    def _describe(self, step: ScheduledStep, residual: Residual) -> list[Sequence]:
+        """Give out what is asked of rows beside the draw, some rows at a time.
+
+        Returns the sequences whose callback raised; each has failed with that alone.
         """
-        if cache.length >= len(tokens):
-            raise ValueError(
-                f"the cache holds {cache.length} tokens: none of {len(tokens)} is left to compute"
-            )
-        rows = chunk_rows or self.sizes.max_num_batched_tokens
-        kept: list[Tensor] = []
-        while cache.length < len(tokens):
-            stop = min(len(tokens), cache.length + rows)
-            logits = self.step([Chunk(tokens, cache.length, stop, cache)], all_rows)
-            kept = [*kept, logits] if all_rows else [logits]
-        return torch.cat(kept)
-
-    def step(self, chunks: Sequence[Chunk], all_rows: bool = False) -> Tensor:
-        """One step over chunks of several sequences: logits of their last (or all) rows."""
-        logits = self.launch(chunks, all_rows)
-        for chunk in chunks:
-            self.cache.commit(chunk.cache, chunk.stop)
-        return logits
-
-    def launch(self, chunks: Sequence[Chunk], all_rows: bool = False) -> Tensor:
-        """`step` without its commit: no row is final yet.
-
-        Rows that `self.cache.commit` is not told of are computed again by the next launch, with
-        the same or other tokens; the layout's `backtrack` bounds how many they may be.
-        """
-        for chunk in chunks:
-            if chunk.start != chunk.cache.length:
-                raise ValueError(
-                    f"a chunk starts at {chunk.start} and its sequence has {chunk.cache.length} "
-                    "committed tokens; rows follow what is committed"
+        piece = self.limits.max_num_seqs
+        for sequence, first, last, shift in prompt_spans(step):
+            request = sequence.request
+            for start in range(first, last, piece):
+                stop = min(start + piece, last)
+                logits = self.runner.head(residual, np.arange(start, stop) + shift)
+                request.prompt_logprobs += self.sampler.describe(
+                    self.sampler.raw_logprobs(logits),
+                    sequence.tokens[start + 1 : stop + 1],
+                    request.params.top_logprobs,
                 )
-            self.cache.reserve(chunk.cache, chunk.stop)
-        copies = self.cache.writable(
-            np.array([chunk.cache.slot for chunk in chunks]),
-            np.array([chunk.stop for chunk in chunks]),
+        failed = []
+        for sequence, first, last, shift in captured_spans(step) if self._capturing else ():
+            assert sequence.request.on_logits is not None
+            sequence.captured = last
+            try:
+                for start in range(first, last, piece):
+                    stop = min(start + piece, last)
+                    logits = self.runner.head(residual, np.arange(start, stop) + shift)
+                    sequence.request.on_logits(sequence, start, logits)
+            except Exception as error:
+                sequence.fail(error)
+                failed.append(sequence)
+        return failed
+
+    def _sample(self, step: ScheduledStep, residual: Residual) -> Int64Array:
+        """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
+        sequences, rows = step.drawing, step.rows
+        if not sequences:
+            return np.zeros(0, np.int64)
+        slots = rows.drawing_slots
+        logits = self.runner.head(residual, None if rows.only_draws else rows.drawing_rows)
+        drawn = self.sampler.draw(logits, slots, sequences, self.table.known[slots])
+        for place, logprobs in drawn.logprobs.items():
+            sequences[place].logprobs.append(logprobs)
+        return drawn.ids
+
+    def _commit(self, step: ScheduledStep, ids: Int64Array) -> list[Request]:
+        rows, drawing = step.rows, step.drawing
+        self._fork_siblings(step)
+        self.runner.cache.commit_rows(rows.slots, rows.stops)
+        looked = np.flatnonzero(self.table.append(rows.drawing_slots, ids)).tolist()
+        if not looked:
+            return []
+        now = time.monotonic()
+        return self._retire(
+            [drawing[i] for i in looked if self._look(drawing[i], int(ids[i]), now)]
         )
-        if copies:
-            self.pools.copy(self.operators, copies)
-        batch = build_batch(chunks, self.operators, self.history)
-        if all_rows:
-            rows = torch.arange(batch.num_rows, device=batch.token_ids.device)
-        else:
-            rows = batch.query_start[1:] - 1
-        return self.backbone.forward(batch, self.pools, rows)
+
+    def _look(self, sequence: Sequence, token: int, now: float) -> bool:
+        """Look at a sequence that got a token; has that finished it?"""
+        if sequence.finished:
+            return False  # another sequence's callback has aborted it
+        if token < 0:
+            sequence.error = nothing_to_draw(sequence.request.params)
+            sequence.finish(FinishReason.ERROR)
+            return True
+        if sequence.output_length == 1:
+            sequence.got_first_token(now)
+            self.observer.first_token(sequence)
+        self._end_by_token(sequence, token)
+        self._report(sequence)
+        return sequence.finished
+
+    def _end_by_token(self, sequence: Sequence, token: int) -> None:
+        params = sequence.request.params
+        if token == self.runner.config.eos_token_id and not params.ignore_eos:
+            sequence.finish(FinishReason.STOP)
+        elif params.stop_token_ids and token in params.stop_token_ids:
+            sequence.finish(FinishReason.STOP, token)
+        elif sequence.is_full:
+            sequence.finish(FinishReason.LENGTH)
+
+    def _report(self, sequence: Sequence) -> None:
+        """Call the request's callback; what it raises ends this sequence alone."""
+        if sequence.request.on_token is None:
+            return
+        try:
+            sequence.request.on_token(sequence)
+        except Exception as error:
+            sequence.fail(error)
+
+    def _fork_siblings(self, step: ScheduledStep) -> None:
+        """Where a prompt is complete, its other samples share its cache up to the last token.
+
+        They compute that token's row again, which gives the logits of their own first draw. A
+        sample without a free place waits like a new request.
+        """
+        if not self._unforked:
+            return
+        for sequence, stop in zip(step.sequences, step.rows.stops.tolist(), strict=True):
+            if sequence.request.params.n == 1 or stop != sequence.prompt_length:
+                continue
+            siblings = [s for s in sequence.request.sequences if s.status is Status.PLANNED]
+            if not siblings:
+                continue
+            assert sequence.cache is not None
+            self._unforked.discard(sequence.request.number)
+            self.runner.cache.commit(sequence.cache, stop - 1)
+            for sibling in siblings:
+                if self.scheduler.can_enter():
+                    sibling.cache = self.runner.cache.fork(sequence.cache)
+                    self.scheduler.enter(sibling)
+                else:
+                    self.scheduler.add(sibling)
+
+    def _finish(self, sequences: list[Sequence], reason: str) -> list[Request]:
+        for sequence in sequences:
+            sequence.finish(reason)
+        return self._retire(sequences)
+
+    def _retire(self, done: list[Sequence]) -> list[Request]:
+        """Release finished sequences; the requests that are complete with them."""
+        if not done:
+            return []
+        self.scheduler.release(done)
+        complete: list[Request] = []
+        for sequence in done:
+            request = sequence.request
+            for sibling in request.sequences:  # samples that were to share this one's prompt
+                if sibling.status is Status.PLANNED:
+                    sibling.error, sibling.exception = sequence.error, sequence.exception
+                    sibling.finish(sequence.finish_reason)
+            if request.finished and self._requests.pop(request.request_id, None) is not None:
+                complete.append(request)
+                self._unforked.discard(request.number)
+                self._capturing.discard(request.number)
+                self.observer.finished(request)
+        return complete
 
 
-def call_limits(options: EngineOptions, config: ModelConfig) -> CallLimits:
-    """Bounds of the calls that an engine with these options makes."""
-    return CallLimits(
-        options.batched_tokens(config), options.max_num_seqs, options.model_len(config)
-    )
-
-
-def _check_cache(options: EngineOptions, selected: Selected) -> None:
-    """Only the reference has entries that are not the published ones."""
-    if options.cache_dtype != "fp4" and selected.spec.name != REFERENCE:
-        raise UnsupportedOperatorError(
-            f"cache_dtype is {options.cache_dtype!r} and the backend {selected.spec.name!r}, which "
-            f"keeps main and index entries in FP4 only; leave cache_dtype out, or use the backend "
-            f"{REFERENCE!r}"
-        )
-
-
-def _limits(
-    options: EngineOptions, sizes: Sizes, settings: Settings, config: ModelConfig
-) -> Limits:
-    """Bounds of a step and rules of admission."""
+def limits_of(runner: ModelRunner) -> Limits:
+    """Bounds of a step and rules of admission by a runner's options, sizes and settings."""
+    options, sizes, settings = runner.options, runner.sizes, runner.settings
     most = settings.optional_integer("DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K")
-    ratios = [ratio for ratio in config.text.compress_ratios if ratio]
+    ratios = [ratio for ratio in runner.config.text.compress_ratios if ratio]
+    element_bytes = accumulation_dtype(options.dtype).itemsize
     return Limits(
         max_num_seqs=min(options.max_num_seqs, sizes.num_slots),
         max_num_batched_tokens=sizes.max_num_batched_tokens,
@@ -355,35 +439,5 @@ def _limits(
         max_sum_length=UNBOUNDED if most is None else most,
         lookahead_tokens=options.lookahead_tokens,
         score_bytes=settings.integer("DEEPINFER_INDEX_ATTN_MEMORY_LIMIT"),
-        score_bytes_per_token=accumulation_dtype(options.dtype).itemsize / min(ratios)
-        if ratios
-        else 0.0,
+        score_bytes_per_token=element_bytes / min(ratios) if ratios else 0.0,
     )
-
-
-def _pad_token(settings: Settings, config: ModelConfig) -> int:
-    """The raw id in front of a sequence in Engram's n-grams."""
-    token = settings.optional_integer("DEEPINFER_ENGRAM_PAD_TOKEN")
-    if token is None:
-        return config.text.engram_pad_token_id
-    if token >= config.text.vocab_size:
-        raise UsageError(
-            f"DEEPINFER_ENGRAM_PAD_TOKEN is {token}; allowed: 0 to {config.text.vocab_size - 1}, "
-            "the vocabulary of this checkpoint"
-        )
-    return token
-
-
-def _integers(prompt: Prompt) -> npt.NDArray[Any]:
-    """A prompt as an array of one dimension of integers of any size; RequestError otherwise."""
-    with contextlib.suppress(ValueError):  # numpy's answer to rows of several lengths
-        tokens = np.asarray(prompt)
-        if tokens.ndim == 1 and tokens.dtype.kind in "iu":
-            return tokens
-    for place, token in enumerate(prompt):
-        if isinstance(token, bool) or not isinstance(token, int | np.integer):
-            raise RequestError(
-                f"prompt token id {token!r} at place {place} is no integer; a prompt is a list of "
-                "integers"
-            )
-    return np.array(prompt, dtype=object)  # integers wider than 64 bits

@@ -16,15 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from deepinfer.backend.registry import Selected, refuse_null, select_backend
-from deepinfer.checkpoint import Checkpoint
+from deepinfer.backend.registry import Selected, select_backend
 from deepinfer.checkpoint.progress import progress_bar
-from deepinfer.data import nano_checkpoint
-from deepinfer.engine.core import EngineCore
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.job import Job, OnDelta, OnDone
 from deepinfer.engine.loop import EngineLoop
 from deepinfer.engine.observe.stats import EngineStats
+from deepinfer.engine.open import open_engine
 from deepinfer.engine.options import EngineOptions
 from deepinfer.engine.outputs import RequestDelta, RequestOutput
 from deepinfer.engine.prompts import (
@@ -99,7 +97,7 @@ class LLM:
         revision: str | None = None,
         strict: bool | None = None,
         allow_null: bool = False,
-        progress: bool = False,
+        progress: bool = True,
         **options: Any,
     ) -> None:
         chosen = EngineOptions.from_names(options)
@@ -109,31 +107,25 @@ class LLM:
                 "yet; leave it out"
             )
         selected = _selected(accelerator, mode)
-        refuse_null(selected, allow_null)
         settings = Settings.from_environment(backends=(selected.spec,))
         check(settings, selected.spec)
-        if strict is None:
-            strict = environment.flag(environment.STRICT_OPERATORS)
-        self._checkpoint = Checkpoint.open(
-            default_checkpoint() if model is None else model, revision=revision
-        )
-        try:
-            engine = Engine.load(
-                self._checkpoint,
+        self._start(
+            open_engine(
+                model,
                 selected,
                 chosen,
+                revision=revision,
                 strict=strict,
+                allow_null=allow_null,
+                observed=True,
                 progress=progress,
                 settings=settings,
             )
-            self._start(engine)
-        except BaseException:
-            self._checkpoint.close()
-            raise
+        )
 
     @classmethod
     def of(cls, engine: Engine) -> LLM:
-        """The text interface of an engine that is loaded already; `close` leaves it loaded."""
+        """The text interface of an engine that is open already, which `close` closes."""
         llm = cls.__new__(cls)
         llm._start(engine)
         return llm
@@ -141,7 +133,7 @@ class LLM:
     def _start(self, engine: Engine) -> None:
         self.engine = engine
         self._numbers = itertools.count()
-        self._loop = EngineLoop(EngineCore(engine, settings=engine.settings))
+        self._loop = EngineLoop(engine)
 
     def generate(
         self,
@@ -264,7 +256,7 @@ class LLM:
         on_delta: OnDelta | None = None,
         on_done: OnDone | None = None,
     ) -> RequestHandle:
-        tokenizer = self.engine.tokenizer
+        tokenizer = self.engine.runner.tokenizer
         (params,) = params_list(sampling_params, 1)
         if request_id is None:
             request_id = f"request-{next(self._numbers)}"
@@ -287,17 +279,15 @@ class LLM:
 
     def stats(self) -> EngineStats:
         """What the engine is doing and has done."""
-        return self._loop.core.stats()
+        return self.engine.stats()
 
     def get_tokenizer(self) -> Tokenizer:
         """The checkpoint's tokenizer."""
-        return self.engine.tokenizer
+        return self.engine.runner.tokenizer
 
     def close(self) -> None:
         """Abort what runs, end the engine's thread and let go of the checkpoint."""
         self._loop.close()
-        if hasattr(self, "_checkpoint"):
-            self._checkpoint.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -309,11 +299,6 @@ class LLM:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def default_checkpoint() -> str | Path:
-    """What is loaded where nothing is named: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint."""
-    return environment.text(environment.MODEL_DIRECTORY) or nano_checkpoint()
 
 
 def _selected(accelerator: str | None, mode: str | None) -> Selected:

@@ -1,4 +1,4 @@
-"""`EngineLoop`: the thread that owns an `EngineCore` and steps it while there is work.
+"""`EngineLoop`: the thread that owns an `Engine` and steps it while there is work.
 
 Everyone else talks to it through a queue of commands, so any number of threads and event loops may
 use one engine. It starts with the first command and ends with `close`.
@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine.engine import Engine
 from deepinfer.engine.job import Job
 from deepinfer.engine.request import FinishReason
 from deepinfer.errors import DeepInferError, PromptTooLongError, UsageError
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """Runs jobs on a core. A loop that dies fails all its jobs with what ended it."""
+    """Runs jobs on an engine. A loop that dies fails all its jobs with what ended it."""
 
-    def __init__(self, core: EngineCore) -> None:
-        self.core = core
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}
         self._thread: threading.Thread | None = None
@@ -70,7 +70,7 @@ class EngineLoop:
             self._closing = True
             thread = self._thread
         if thread is None:
-            self.core.close()
+            self.engine.close()
             return
         self._commands.put(lambda: None)
         if thread is not threading.current_thread():
@@ -96,8 +96,8 @@ class EngineLoop:
         try:
             while not self._closing:
                 self._obey()
-                if self.core.has_work and not self._closing:
-                    for request in self.core.step():
+                if self.engine.has_work and not self._closing:
+                    for request in self.engine.step():
                         self._jobs.pop(request.request_id).finish(request)
             for request_id in list(self._jobs):
                 self._abort(request_id)
@@ -106,20 +106,20 @@ class EngineLoop:
             self._fail_all(error)
         finally:
             self._refuse_rest()
-            self.core.close()
+            self.engine.close()
 
     def _obey(self) -> None:
         """Carry out the commands that are there; wait for one where there is nothing else to do."""
         while not self._closing:
             try:
-                command = self._commands.get(block=not self.core.has_work)
+                command = self._commands.get(block=not self.engine.has_work)
             except queue.Empty:
                 return
             command()
 
     def _add(self, job: Job) -> None:
         try:
-            self.core.add(job.ids, job.params, job.request_id, job.on_token)
+            self.engine.add(job.ids, job.params, job.request_id, job.on_token)
         except PromptTooLongError as error:
             job.fail(error, FinishReason.TOO_LONG)
         except Exception as error:  # whatever is wrong with a request, it is that request's alone
@@ -129,9 +129,9 @@ class EngineLoop:
 
     def _abort(self, request_id: str) -> None:
         job = self._jobs.get(request_id)
-        request = self.core.request(request_id)
+        request = self.engine.request(request_id)
         if job is not None and request is not None:
-            self.core.abort(request_id)
+            self.engine.abort(request_id)
             self._jobs.pop(request_id)
             job.finish(request)
 
@@ -152,6 +152,6 @@ class EngineLoop:
                 return
             command()
             for request_id, job in list(self._jobs.items()):
-                self.core.abort(request_id)
+                self.engine.abort(request_id)
                 job.fail(UsageError("the engine was closed before this request could run"))
                 del self._jobs[request_id]

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from deepinfer.backend import Contract, SamplingParameters
 from deepinfer.backend.sampling import Purpose
-from deepinfer.engine.request import Sequence as Running
-from deepinfer.engine.request import TokenLogprobs
+from deepinfer.engine.request import Sequence, TokenLogprobs
 from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.errors import UsageError
 from deepinfer.settings.settings import Settings
@@ -83,9 +82,9 @@ class Sampler:
     def __init__(
         self, operators: Contract, num_slots: int, eos_id: int, rules: SamplingRules = NO_RULES
     ) -> None:
-        self._operators = operators
+        self.operators = operators
         self._eos_id = eos_id
-        self._rules = rules
+        self.rules = rules
         self._blacklist = self._ids(rules.blacklist) if rules.blacklist else None
         self._temperature = np.zeros(num_slots, np.float32)
         self._top_p = np.ones(num_slots, np.float32)
@@ -95,10 +94,9 @@ class Sampler:
         self._special = np.zeros(num_slots, bool)
         self._drawn_last: tuple[npt.NDArray[np.int64], SamplingParameters, Tensor] | None = None
 
-    def enter(self, sequence: Running) -> None:
+    def enter(self, sequence: Sequence) -> None:
         """Take over the parameters of a sequence that starts to run in its slot."""
-        assert sequence.cache is not None
-        slot, params = sequence.cache.slot, sequence.request.params
+        slot, params = sequence.slot, sequence.request.params
         self._drawn_last = None
         with np.errstate(over="ignore", under="ignore"):  # an infinite temperature is uniform
             self._temperature[slot] = params.temperature
@@ -112,7 +110,7 @@ class Sampler:
         self,
         logits: Tensor,
         slots: npt.NDArray[np.int64],
-        rows: list[Running],
+        rows: list[Sequence],
         positions: npt.NDArray[np.int64],
     ) -> Drawn:
         """One token per row of logits [n, V]; slots [n] and rows say whose they are.
@@ -121,11 +119,11 @@ class Sampler:
         """
         special = np.flatnonzero(self._special[slots]).tolist()
         wanted = [i for i in special if self._describes(rows[i].request.params)]
-        tensor = self._operators.tensor
+        tensor = self.operators.tensor
         raw = self.raw_logprobs(logits[tensor(wanted, torch.int64)]) if wanted else None
         parameters, seeds = self._parameters(slots)
-        processed = self._operators.process(self._adjusted(logits, special, rows), parameters)
-        drawn = self._operators.sample(
+        processed = self.operators.process(self._adjusted(logits, special, rows), parameters)
+        drawn = self.operators.sample(
             processed, seeds, tensor(positions, torch.int64), Purpose.SAMPLE
         )
         ids = drawn.cpu().numpy()
@@ -146,7 +144,7 @@ class Sampler:
     def _parameters(self, slots: npt.NDArray[np.int64]) -> tuple[SamplingParameters, Tensor]:
         """Parameters and seeds of these slots, kept as long as the same sequences draw."""
         if self._drawn_last is None or not np.array_equal(slots, self._drawn_last[0]):
-            tensor = self._operators.tensor
+            tensor = self.operators.tensor
             parameters = SamplingParameters(
                 tensor(self._temperature[slots], torch.float32),
                 tensor(self._top_p[slots], torch.float32),
@@ -159,18 +157,18 @@ class Sampler:
 
     def _describes(self, params: SamplingParams) -> bool:
         """Do tokens of such a request report their log-probabilities?"""
-        return params.wants_logprobs or self._rules.sum_smaller_probs
+        return params.wants_logprobs or self.rules.sum_smaller_probs
 
-    def _adjusted(self, logits: Tensor, special: list[int], rows: list[Running]) -> Tensor:
+    def _adjusted(self, logits: Tensor, special: list[int], rows: list[Sequence]) -> Tensor:
         """The logits that are processed: a copy where anything changes them."""
-        if self._blacklist is None and not special and not self._rules.force_top_k:
+        if self._blacklist is None and not special and not self.rules.force_top_k:
             return logits
         adjusted = logits.clone()
         if self._blacklist is not None:
             adjusted[:, self._blacklist] = float("-inf")
         for place in special:
             self._adjust(adjusted[place], rows[place])
-        if self._rules.force_top_k:
+        if self.rules.force_top_k:
             adjusted = self._highest(adjusted)
         return adjusted
 
@@ -179,7 +177,7 @@ class Sampler:
 
         A row with NaN or +inf stays as it is, for the draw to refuse.
         """
-        best = self._operators.top_logprobs(logits, self._rules.force_top_k)
+        best = self.operators.top_logprobs(logits, self.rules.force_top_k)
         kept = torch.full_like(logits, float("-inf"))
         kept.scatter_(1, best.ids, best.logprobs)
         unsound = (logits.isnan() | logits.isposinf()).any(dim=1, keepdim=True)
@@ -187,19 +185,19 @@ class Sampler:
 
     def raw_logprobs(self, logits: Tensor) -> Tensor:
         """Log-probabilities [M, V] of the model itself: temperature 1, nothing filtered."""
-        tensor, count = self._operators.tensor, len(logits)
+        tensor, count = self.operators.tensor, len(logits)
         plain = SamplingParameters(
             tensor([1.0] * count, torch.float32),
             tensor([1.0] * count, torch.float32),
             tensor([0] * count, torch.int64),
             tensor([0.0] * count, torch.float32),
         )
-        return self._operators.process(logits, plain)
+        return self.operators.process(logits, plain)
 
     def describe(
         self,
         raw: Tensor,
-        tokens: npt.NDArray[np.int64],
+        tokens: npt.NDArray[np.integer],
         count: int,
         processed: Tensor | None = None,
     ) -> list[TokenLogprobs]:
@@ -208,12 +206,12 @@ class Sampler:
         processed [M, V]: the distributions that they were drawn from; None for prompt tokens,
         which were not drawn.
         """
-        best = self._operators.top_logprobs(raw, count)
+        best = self.operators.top_logprobs(raw, count)
         columns = self._ids(tokens.tolist())[:, None]
         chosen = raw.gather(1, columns)[:, 0]
         drawn = chosen if processed is None else processed.gather(1, columns)[:, 0]
         smaller: list[float | None] = [None] * len(tokens)
-        if self._rules.sum_smaller_probs and processed is not None:
+        if self.rules.sum_smaller_probs and processed is not None:
             smaller = [*_mass_below(processed, columns).tolist()]
         return [
             TokenLogprobs(
@@ -233,9 +231,9 @@ class Sampler:
         ]
 
     def _ids(self, ids: Iterable[int]) -> Tensor:
-        return self._operators.tensor(list(ids), torch.int64)
+        return self.operators.tensor(list(ids), torch.int64)
 
-    def _adjust(self, row: Tensor, sequence: Running) -> None:
+    def _adjust(self, row: Tensor, sequence: Sequence) -> None:
         """Apply lists, bans, bias and penalties to one row of logits [V], in place."""
         params = sequence.request.params
         if params.allowed_token_ids is not None:
@@ -252,14 +250,14 @@ class Sampler:
             if stops:
                 row[self._ids(stops)] = float("-inf")
         if params.logit_bias:
-            row[self._ids(params.logit_bias)] += self._operators.tensor(
+            row[self._ids(params.logit_bias)] += self.operators.tensor(
                 list(params.logit_bias.values()), row.dtype
             )
         self._penalise(row, sequence, params)
 
-    def _penalise(self, row: Tensor, sequence: Running, params: SamplingParams) -> None:
+    def _penalise(self, row: Tensor, sequence: Sequence, params: SamplingParams) -> None:
         if params.repetition_penalty != 1:
-            seen = self._ids(np.unique(sequence.tokens[: sequence.known]).tolist())
+            seen = self._ids(np.unique(sequence.tokens).tolist())
             values = row[seen]
             factor = params.repetition_penalty
             row[seen] = torch.where(values > 0, values / factor, values * factor)
@@ -267,10 +265,10 @@ class Sampler:
             ids, counts = np.unique(sequence.output, return_counts=True)
             if len(ids):
                 amount = params.frequency_penalty * counts + params.presence_penalty
-                row[self._ids(ids.tolist())] -= self._operators.tensor(amount, row.dtype)
+                row[self._ids(ids.tolist())] -= self.operators.tensor(amount, row.dtype)
 
 
-def _forced(sequence: Running, token: int) -> int:
+def _forced(sequence: Sequence, token: int) -> int:
     """The token that the request forces at this place, or the one that was drawn."""
     golden = sequence.request.params.golden_token_ids
     place = sequence.output_length

@@ -15,95 +15,30 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from deepinfer.arrays import Int64Array
 from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
-from deepinfer.engine.request import FinishReason, Status
-from deepinfer.engine.request import Sequence as Running
-from deepinfer.errors import UsageError
-
-Int64Array = npt.NDArray[np.int64]
-
-
-UNBOUNDED = 2**30
-"""A number of tokens that no sum of lengths reaches."""
-
-
-@dataclass
-class Plan:
-    """The rows of one step: for sequence i rows starts[i]..stops[i]-1. Copies come first.
-
-    samples [n] bool: the sequence's last row is the last known token, so its logits give the next.
-    """
-
-    sequences: list[Running]
-    slots: Int64Array
-    starts: Int64Array
-    stops: Int64Array
-    samples: npt.NDArray[np.bool_]
-    copies: Copies
-
-    @cached_property
-    def all_draw(self) -> bool:
-        """Does every sequence draw a token?"""
-        return bool(self.samples.all())
-
-    @cached_property
-    def drawing(self) -> list[Running]:
-        """The sequences that draw a token."""
-        if self.all_draw:
-            return self.sequences
-        return [s for s, draws in zip(self.sequences, self.samples, strict=True) if draws]
-
-    @cached_property
-    def drawing_slots(self) -> Int64Array:
-        """Slots of the sequences that draw a token."""
-        return self.slots if self.all_draw else self.slots[self.samples]
-
-    @cached_property
-    def only_draws(self) -> bool:
-        """Has every sequence one row, from which it draws?"""
-        return self.all_draw and self.num_rows == len(self.sequences)
-
-    @property
-    def last_rows(self) -> Int64Array:
-        """Number of each sequence's last row in the batch [n]."""
-        return np.asarray(np.cumsum(self.stops - self.starts) - 1)
-
-    @cached_property
-    def num_rows(self) -> int:
-        """Rows of the step."""
-        return int((self.stops - self.starts).sum())
+from deepinfer.engine.admission import Admission, Limits
+from deepinfer.engine.batch import Rows
+from deepinfer.engine.request import FinishReason, Sequence, Status
+from deepinfer.engine.sequence_table import SequenceTable
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Bounds of a step and rules of admission.
+class ScheduledStep:
+    """The next step: sequences, their rows in the same order, and copies that come first."""
 
-    max_num_seqs: running sequences. max_num_batched_tokens: rows of a step. chunked_prefill False
-    computes every prompt in one step; a preempted sequence that has outgrown a step is recomputed
-    in chunks all the same. stop_preempted_request: end a preempted sequence instead.
-    max_sum_length: known tokens of all sequences beyond which none is admitted. lookahead_tokens:
-    least rows of a piece of a prompt that is not its last. score_bytes: what index scores may
-    take: rows of a step x context of the longest sequence x score_bytes_per_token.
-    """
+    sequences: list[Sequence]
+    rows: Rows
+    copies: Copies
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    chunked_prefill: bool = True
-    stop_preempted_request: bool = False
-    max_sum_length: int = UNBOUNDED
-    lookahead_tokens: int = 0
-    score_bytes: int = 2**62
-    score_bytes_per_token: float = 0.0
-
-    def rows_for(self, context: int) -> int:
-        """Rows of a step whose longest sequence has `context` tokens; at least 1."""
-        if not self.score_bytes_per_token or context < 1:
-            return self.max_num_batched_tokens
-        fitting = int(self.score_bytes / (self.score_bytes_per_token * context))
-        return max(1, min(self.max_num_batched_tokens, fitting))
+    @cached_property
+    def drawing(self) -> list[Sequence]:
+        """The sequences that draw a token, as in `rows.drawing_slots`."""
+        if self.rows.all_draw:
+            return self.sequences
+        return [s for s, draws in zip(self.sequences, self.rows.draws, strict=True) if draws]
 
 
 @dataclass
@@ -115,42 +50,30 @@ class Scheduler:
     """
 
     cache: CacheManager
-    limits: Limits
-    waiting: list[Running] = field(default_factory=list)
-    running: list[Running] = field(default_factory=list)
+    admission: Admission
+    table: SequenceTable
+    waiting: list[Sequence] = field(default_factory=list)
+    running: list[Sequence] = field(default_factory=list)
     num_preempted: int = 0
-    on_enter: Callable[[Running], None] = lambda sequence: None
-    on_preempt: Callable[[Running], None] = lambda sequence: None
+    on_enter: Callable[[Sequence], None] = lambda sequence: None
+    on_preempt: Callable[[Sequence], None] = lambda sequence: None
 
     def __post_init__(self) -> None:
-        layout, capacity = self.cache.layout, self.cache.pages.capacity
-        if layout.window_pages_for(1) > capacity:
-            raise UsageError(
-                f"one row needs {layout.window_pages_for(1)} window pages and the engine has "
-                f"{capacity}; use a larger pool of pages"
-            )
-        # Rows of one sequence for which its pages suffice when it is alone.
-        fitting = (
-            (capacity - 1) * layout.page_tokens - layout.text.sliding_window - layout.backtrack
-        )
-        self._most_rows = min(self.limits.max_num_batched_tokens, fitting)
         self._slots: Int64Array = np.zeros(0, np.int64)
-        self._known: Int64Array = np.zeros(len(self.cache.length), np.int64)
-        self._rows: Int64Array = np.zeros(len(self.cache.length), np.int64)
         self._changed = True
-        self._ended: list[Running] = []
+        self._ended: list[Sequence] = []
 
     @property
-    def most_rows(self) -> int:
-        """Rows that one sequence may have in a step: by the limit and by the pool of pages."""
-        return self._most_rows
+    def limits(self) -> Limits:
+        """Bounds of a step."""
+        return self.admission.limits
 
     @property
     def has_work(self) -> bool:
         """Is any sequence waiting or running?"""
         return bool(self.waiting or self.running)
 
-    def add(self, sequence: Running) -> None:
+    def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind all earlier arrivals."""
         sequence.status = Status.WAITING
         insort(self.waiting, sequence, key=_arrival)
@@ -159,25 +82,20 @@ class Scheduler:
         """Is there a place and a slot for one more running sequence?"""
         return len(self.running) < self.limits.max_num_seqs and self.cache.slots.can_allocate(1)
 
-    def enter(self, sequence: Running) -> None:
+    def enter(self, sequence: Sequence) -> None:
         """Take a sequence that has its cache into `running`."""
         sequence.status = Status.RUNNING
         insort(self.running, sequence, key=_arrival)
-        self._known[_slot(sequence)] = sequence.known
-        self._rows[_slot(sequence)] = 0
+        sequence.enter(self.table)
         self._changed = True
         self.on_enter(sequence)
 
-    def take_ended(self) -> list[Running]:
+    def take_ended(self) -> list[Sequence]:
         """Sequences that were ended because no memory is left for them even alone."""
         ended, self._ended = self._ended, []
         return ended
 
-    def advanced(self, slots: Int64Array) -> None:
-        """The sequences in these slots got one token each."""
-        self._known[slots] += 1
-
-    def schedule(self) -> Plan | None:
+    def schedule(self) -> ScheduledStep | None:
         """The next step, with its memory reserved; None when nothing runs.
 
         When nothing runs although something waits, the first that waits has been ended:
@@ -198,11 +116,12 @@ class Scheduler:
         stops = starts + rows
         sequences = list(self.running)
         if len(slots) < len(sequences):
-            chosen = np.flatnonzero(self._rows[self._running_slots()])
+            chosen = np.flatnonzero(self.table.rows[self._running_slots()])
             sequences = [sequences[place] for place in chosen.tolist()]
-        return Plan(sequences, slots, starts, stops, stops == self._known[slots], copies)
+        draws = stops == self.table.known[slots]
+        return ScheduledStep(sequences, Rows(slots, starts, stops, draws), copies)
 
-    def release(self, sequences: Iterable[Running]) -> None:
+    def release(self, sequences: Iterable[Sequence]) -> None:
         """Take back the memory of finished sequences, wherever they are queued."""
         queued = False
         for sequence in sequences:
@@ -220,39 +139,38 @@ class Scheduler:
 
     def _running_slots(self) -> Int64Array:
         if self._changed:
-            self._slots = np.array([_slot(s) for s in self.running], np.int64)
+            self._slots = np.array([s.slot for s in self.running], np.int64)
             self._changed = False
         return self._slots
 
     def _active(self) -> tuple[Int64Array, Int64Array]:
         """Slots and rows of the running sequences that have any in this step."""
         slots = self._running_slots()
-        rows = self._rows[slots]
+        rows = self.table.rows[slots]
         if rows.all():
             return slots, rows
         chosen = rows > 0
         return slots[chosen], rows[chosen]
 
     def _planned_rows(self) -> int:
-        return int(self._rows[self._running_slots()].sum())
+        return int(self.table.rows[self._running_slots()].sum())
 
     def _share_rows(self) -> None:
         """Rows of each running sequence within the token budget, earliest arrival first."""
         slots = self._running_slots()
         if not len(slots):
             return
-        known = self._known[slots]
+        known = self.table.known[slots]
         missing = known - self.cache.length[slots]
         budget = self.limits.rows_for(int(known.max()))
         if len(slots) <= budget and int(missing.max()) == 1:  # all decode: none has less
-            self._rows[slots] = 1
+            self.table.rows[slots] = 1
             return
-        wanted = np.minimum(missing, min(self._most_rows, budget))
+        wanted = np.minimum(missing, min(self.admission.most_rows, budget))
         before = np.cumsum(wanted) - wanted
         rows = np.clip(budget - before, 0, wanted)
-        least = self.limits.lookahead_tokens if self.limits.chunked_prefill else UNBOUNDED
-        rows[rows < np.minimum(wanted, least)] = 0
-        self._rows[slots] = rows
+        rows[rows < np.minimum(wanted, self.limits.least_rows)] = 0
+        self.table.rows[slots] = rows
 
     def _make_room(self) -> Copies:
         """Reserve memory for the rows, preempting the latest arrivals as long as it is short.
@@ -283,7 +201,7 @@ class Scheduler:
         if sequence.status is not Status.FINISHED:
             self.add(sequence)
 
-    def _end(self, sequence: Running) -> None:
+    def _end(self, sequence: Sequence) -> None:
         """Finish a sequence for which there is no memory."""
         blocks, pages, slots = self.cache.blocks, self.cache.pages, self.cache.slots
         need = self.cache.layout.blocks_for(sequence.known)
@@ -304,38 +222,20 @@ class Scheduler:
         if not self.waiting:
             return
         slots = self._running_slots()
-        known = self._known[slots]
-        total, longest = int(known.sum()), int(known.max(initial=0))
-        planned = self._planned_rows()
-        promised = int(self.cache.needed_rows(slots, known)[0])
+        known = self.table.known[slots]
+        room = self.admission.step(
+            known, self._planned_rows(), int(self.cache.needed_rows(slots, known)[0])
+        )
         admitted = 0
         for sequence in self.waiting:
-            longest = max(longest, sequence.known)
-            most = self.limits.rows_for(longest)
-            rows = self._first_rows(sequence, most, most - planned)
-            if rows < 1:
+            rows = room.rows_for(sequence.known)
+            if not (rows and self.can_enter() and self._open(sequence, rows)):
                 break
-            total += sequence.known
-            if self.running and total > self.limits.max_sum_length:
-                break
-            blocks = self.cache.layout.blocks_for(sequence.known)
-            if not self.cache.blocks.can_allocate(promised + blocks):
-                break
-            if not (self.can_enter() and self._open(sequence, rows)):
-                break
-            promised += blocks - self.cache.layout.blocks_for(rows)
-            planned += rows
+            room.take(sequence.known, rows)
             admitted += 1
         del self.waiting[:admitted]
 
-    def _first_rows(self, sequence: Running, most: int, budget: int) -> int:
-        """Rows that a waiting sequence may have in a step of `most` rows, `budget` of them free."""
-        wanted = min(sequence.known, self._most_rows, most)
-        rows = min(wanted, budget)
-        least = self.limits.lookahead_tokens if self.limits.chunked_prefill else UNBOUNDED
-        return 0 if rows < min(wanted, least) else rows
-
-    def _open(self, sequence: Running, rows: int) -> bool:
+    def _open(self, sequence: Sequence, rows: int) -> bool:
         cache = self.cache.open()
         if not self.cache.can_reserve(cache, rows):
             self.cache.close(cache)
@@ -343,14 +243,9 @@ class Scheduler:
         self.cache.reserve(cache, rows)
         sequence.cache = cache
         self.enter(sequence)
-        self._rows[cache.slot] = rows
+        self.table.rows[cache.slot] = rows
         return True
 
 
-def _slot(sequence: Running) -> int:
-    assert sequence.cache is not None
-    return sequence.cache.slot
-
-
-def _arrival(sequence: Running) -> tuple[int, int]:
+def _arrival(sequence: Sequence) -> tuple[int, int]:
     return sequence.request.number, sequence.index

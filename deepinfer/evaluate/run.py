@@ -36,7 +36,7 @@ def evaluate(
     documents = [encode(tokenizer, text.text) for text in texts]
     params += [SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=True)] * len(texts)
     outputs = llm.generate([*prompts, *documents], params, use_tqdm=progress)
-    evaluation = Evaluation(window=llm.engine.config.text.sliding_window)
+    evaluation = Evaluation(window=llm.engine.runner.config.text.sliding_window)
     for question, output in zip(questions, outputs, strict=False):
         evaluation.answers.append(_answer(question, output))
     for text, ids, output in zip(texts, documents, outputs[len(questions) :], strict=True):

@@ -7,6 +7,7 @@ Appendix A.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -52,10 +53,26 @@ class Selections:
     span: WindowSpan | None = None
 
 
+class LayerTap(Protocol):
+    """What a backbone shows its layers to while it runs, one after the other."""
+
+    def before(
+        self, layer: LayerWeights, residual: Residual, selections: Selections, batch: Batch
+    ) -> Residual:
+        """The residual that the layer takes: the one given, or another in its place.
+
+        selections may be changed in place: the layer takes over what they hold afterwards.
+        """
+
+    def after(self, layer: LayerWeights, residual: Residual, batch: Batch) -> None:
+        """The layer has run; its entries are in the pools, its last output is pending."""
+
+
 class Backbone:
     """The layers between token ids and logits.
 
-    numerics: rounding mode. dtype: compute precision, bf16, float32 or float64.
+    numerics: rounding mode. dtype: compute precision, bf16, float32 or float64. tap: is shown every
+    layer, where there is one.
     """
 
     def __init__(
@@ -74,17 +91,18 @@ class Backbone:
         self.dtype = dtype
         self.group = group or Group()
         self.scale = float(text.head_dim**-0.5)
-
-    def forward(self, batch: Batch, pools: CachePools, rows: Tensor) -> Tensor:
-        """Run the batch, leave its entries in the pools: logits of `rows` [M] -> [M, V] fp32."""
-        return self.head(self.run(batch, pools), rows)
+        self.tap: LayerTap | None = None
 
     def run(self, batch: Batch, pools: CachePools) -> Residual:
         """Run all layers, leave the batch's entries in the pools; `head` gives its logits."""
         residual = self.begin(batch)
         selections = Selections()
         for layer in self.weights.layers:
+            if self.tap is not None:
+                residual = self.tap.before(layer, residual, selections, batch)
             residual = self.layer(layer, residual, selections, batch, pools)
+            if self.tap is not None:
+                self.tap.after(layer, residual, batch)
         return residual
 
     def begin(self, batch: Batch) -> Residual:

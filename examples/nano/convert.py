@@ -180,8 +180,8 @@ def verify(reference: Reference, directory: Path) -> list[float]:
     import numpy as np
 
     from deepinfer.backend.registry import REFERENCE, select_backend
-    from deepinfer.checkpoint import Checkpoint
-    from deepinfer.engine import Engine, EngineOptions
+    from deepinfer.conformance.golden.logits import run_prompts
+    from deepinfer.engine import EngineOptions, open_engine
     from examples.nano.batches import Batches, Mixture
 
     length = max(VERIFIED_TOKENS)
@@ -189,14 +189,11 @@ def verify(reference: Reference, directory: Path) -> list[float]:
         numerics="ref", compute="fp32", max_model_len=512, max_num_batched_tokens=512
     )
     ids = Batches(0, 512, "heldout").batch(0, Mixture(512, 400)).ids[0, :length]
+    prompts = [ids[:tokens].numpy().astype(np.int64) for tokens in VERIFIED_TOKENS]
     found = []
-    with Checkpoint.open(directory, progress=False) as checkpoint, torch.no_grad():
-        engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
-        for tokens in VERIFIED_TOKENS:
-            expected = reference.target(ids[None, :tokens]).logits[0]
-            cache = engine.cache.open()
-            got = engine.extend(cache, ids[:tokens].numpy().astype(np.int64), all_rows=True)
-            engine.cache.close(cache)
+    with open_engine(directory, select_backend(REFERENCE), options) as engine, torch.no_grad():
+        for prompt, got in zip(prompts, run_prompts(engine, prompts), strict=True):
+            expected = reference.target(ids[None, : len(prompt)]).logits[0]
             difference = (got - expected).norm(dim=-1) / expected.norm(dim=-1)
             found.append(float(difference.median()))
     return found

@@ -9,7 +9,7 @@ import torch
 
 from deepinfer.backend import registry
 from deepinfer.backend.hooks import ENTRY_POINT_GROUP
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from tests.backend.engines import logits
 from tests.backend.plugins import FakeEntry
 from tests.backend.toys import Toys
@@ -32,9 +32,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 @pytest.fixture(scope="session")
-def expected_logits(small_engine: Engine) -> torch.Tensor:
+def expected_logits(small_runner: ModelRunner) -> torch.Tensor:
     """What the reference gives for `engines.PROMPT`."""
-    return logits(small_engine)
+    return logits(small_runner)
 
 
 @pytest.fixture

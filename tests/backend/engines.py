@@ -10,8 +10,9 @@ import torch
 from deepinfer.backend import Backend
 from deepinfer.backend.registry import Selected
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import EngineOptions, ModelRunner
 from tests.backend.plugins import HARDWARE, spec
+from tests.engine.runs import extend
 
 PROMPT_ROWS = 16
 PROMPT = np.array([5, 17, 3, 250, 17, 3, 99, 8, 41, 17, 3, 60, 7, 7, 120, 31, 2, 9, 77, 300, 14])
@@ -23,20 +24,20 @@ def selected(backend: Backend, name: str = "chip") -> Selected:
     return Selected(spec(name), HARDWARE, "test", hooks)  # type: ignore[arg-type]
 
 
-def engine_on(backend: Backend, checkpoint: Checkpoint, strict: bool = False) -> Engine:
+def runner_on(backend: Backend, checkpoint: Checkpoint, strict: bool = False) -> ModelRunner:
     """An engine in INFER and bf16, of 64 tokens."""
     options = EngineOptions(
         numerics="infer", max_model_len=64, max_num_batched_tokens=32, max_num_seqs=4
     )
-    return Engine.load(checkpoint, selected(backend), options, strict=strict)
+    return ModelRunner.load(checkpoint, selected(backend), options, strict=strict)
 
 
-def logits(engine: Engine) -> torch.Tensor:
+def logits(runner: ModelRunner) -> torch.Tensor:
     """Logits of every row of `PROMPT`, in steps of 16 and of 5 rows.
 
     What is behind them in the cache decides them too, so that a wrong write shows.
     """
-    cache = engine.cache.open()
-    found = engine.extend(cache, PROMPT, all_rows=True, chunk_rows=PROMPT_ROWS)
-    engine.cache.close(cache)
+    cache = runner.cache.open()
+    found = extend(runner, cache, PROMPT, all_rows=True, chunk_rows=PROMPT_ROWS)
+    runner.cache.close(cache)
     return found

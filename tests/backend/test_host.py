@@ -11,10 +11,10 @@ from torch import Tensor
 from deepinfer.backend import OPERATORS, Activation, Backend, CallSpec, PackedLinear, Support
 from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE, Operators, resolve
 from deepinfer.backend.values import LinearSource, PackedExperts
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.errors import BackendContractError, UnsupportedOperatorError
 from deepinfer_reference.backend import ReferenceBackend
-from tests.backend.engines import engine_on, logits
+from tests.backend.engines import logits, runner_on
 from tests.backend.toys import Toys, no_to, norm_calls
 
 
@@ -121,15 +121,15 @@ def test_host_is_refused_inside_a_capture(toys: Toys) -> None:
 
 
 def test_all_of_a_model_on_the_host_gives_the_references_bits(
-    small_engine: Engine, expected_logits: Tensor
+    small_runner: ModelRunner, expected_logits: Tensor
 ) -> None:
     chip = Apart()
-    engine = engine_on(chip, small_engine.checkpoint)
-    assert torch.equal(logits(engine), expected_logits)
-    assert engine.operators.counts["store"] == {HOST: 2 * (6 + 2 * 2)}
+    runner = runner_on(chip, small_runner.checkpoint)
+    assert torch.equal(logits(runner), expected_logits)
+    assert runner.operators.counts["store"] == {HOST: 2 * (6 + 2 * 2)}
     assert chip.copies > 1000
     called = [
-        name for name, binding in engine.operators.bindings.items() if HOST in binding.providers
+        name for name, binding in runner.operators.bindings.items() if HOST in binding.providers
     ]
     assert {"attend", "compress", "expert_mlp", "pack_linear", "pack_experts"} <= set(called)
 
@@ -160,13 +160,13 @@ class OwnLinear(Apart):
 
 
 def test_weights_are_packed_twice_where_device_and_host_read_them(
-    small_engine: Engine, expected_logits: Tensor
+    small_runner: ModelRunner, expected_logits: Tensor
 ) -> None:
-    engine = engine_on(OwnLinear(), small_engine.checkpoint)
-    bindings = engine.operators.bindings
+    runner = runner_on(OwnLinear(), small_runner.checkpoint)
+    bindings = runner.operators.bindings
     assert bindings["pack_linear"].provider == bindings["linear"].provider == NATIVE
     assert bindings["grouped_linear"].provider == HOST
-    assert torch.equal(logits(engine), expected_logits)
+    assert torch.equal(logits(runner), expected_logits)
 
 
 class OwnLinearInARange(OwnLinear):
@@ -179,18 +179,18 @@ class OwnLinearInARange(OwnLinear):
 
 
 def test_device_and_host_share_a_matmul_by_rows(
-    small_engine: Engine, expected_logits: Tensor
+    small_runner: ModelRunner, expected_logits: Tensor
 ) -> None:
-    engine = engine_on(OwnLinearInARange(), small_engine.checkpoint)
-    assert torch.equal(logits(engine), expected_logits)  # steps of 16 rows and of 5
-    ran = engine.operators.counts["linear"]
+    runner = runner_on(OwnLinearInARange(), small_runner.checkpoint)
+    assert torch.equal(logits(runner), expected_logits)  # steps of 16 rows and of 5
+    ran = runner.operators.counts["linear"]
     assert ran[NATIVE] > 10
     assert ran[HOST] > 10
 
 
-def test_host_packs_alone_what_only_the_host_reads(small_engine: Engine) -> None:
-    engine = engine_on(OwnLinear(), small_engine.checkpoint)
-    bindings = engine.operators.bindings
+def test_host_packs_alone_what_only_the_host_reads(small_runner: ModelRunner) -> None:
+    runner = runner_on(OwnLinear(), small_runner.checkpoint)
+    bindings = runner.operators.bindings
     assert (bindings["expert_mlp"].provider, bindings["pack_experts"].provider) == (HOST, HOST)
-    assert isinstance(engine.backbone.weights.layers[0].experts, PackedExperts)
+    assert isinstance(runner.backbone.weights.layers[0].experts, PackedExperts)
     assert bindings["pack_table"].provider == FALLBACK

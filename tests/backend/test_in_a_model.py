@@ -11,10 +11,11 @@ from torch import Tensor
 
 from deepinfer.backend import Activation, Backend, Entered
 from deepinfer.backend.resolution import COMPOSED, NATIVE
-from deepinfer.engine import Engine, SamplingParams
+from deepinfer.engine import ModelRunner, SamplingParams
 from deepinfer.errors import BackendContractError, UnsupportedOperatorError
 from deepinfer_reference.backend import ReferenceBackend
-from tests.backend.engines import PROMPT, engine_on, logits
+from tests.backend.engines import PROMPT, logits, runner_on
+from tests.engine.runs import generate
 
 GREEDY = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 LAYERS, STEPS = 6, 2
@@ -70,13 +71,13 @@ class InsideAStep(Counting):
     ],
 )
 def test_overrides_run_as_often_as_the_model_calls_them_and_give_the_references_bits(
-    backend: type[Counting], ran: dict[str, int], small_engine: Engine, expected_logits: Tensor
+    backend: type[Counting], ran: dict[str, int], small_runner: ModelRunner, expected_logits: Tensor
 ) -> None:
     chip = backend()
-    engine = engine_on(chip, small_engine.checkpoint)
-    assert torch.equal(logits(engine), expected_logits)
+    runner = runner_on(chip, small_runner.checkpoint)
+    assert torch.equal(logits(runner), expected_logits)
     assert chip.ran == {name: STEPS * count for name, count in ran.items()}
-    assert engine.operators.providers(NATIVE) == sorted(ran)
+    assert runner.operators.providers(NATIVE) == sorted(ran)
 
 
 class Moody(Counting):
@@ -92,22 +93,24 @@ class Moody(Counting):
 
 
 def test_operator_that_raises_ends_the_step_with_its_name_and_the_engine_goes_on(
-    small_engine: Engine,
+    small_runner: ModelRunner,
 ) -> None:
     chip = Moody()
-    engine = engine_on(chip, small_engine.checkpoint)
+    runner = runner_on(chip, small_runner.checkpoint)
     prompt = PROMPT[:3].tolist()
     with pytest.raises(
         BackendContractError, match=r"'chip' accepted operator 'attend' .* kernel launch failed"
     ):
-        list(engine.generate(prompt, GREEDY))
+        list(generate(runner, prompt, GREEDY))
     chip.broken = False
-    assert list(engine.generate(prompt, GREEDY)) == list(small_engine.generate(prompt, GREEDY))
+    assert list(generate(runner, prompt, GREEDY)) == list(generate(small_runner, prompt, GREEDY))
 
 
-def test_strict_lists_all_that_a_model_lacks_before_weights_are_read(small_engine: Engine) -> None:
+def test_strict_lists_all_that_a_model_lacks_before_weights_are_read(
+    small_runner: ModelRunner,
+) -> None:
     with pytest.raises(UnsupportedOperatorError) as caught:
-        engine_on(OnePrimitive(), small_engine.checkpoint, strict=True)
+        runner_on(OnePrimitive(), small_runner.checkpoint, strict=True)
     lines = str(caught.value).splitlines()
     lacking = {line.split("'")[1] for line in lines[1:]}
     assert {"linear", "store", "expert_mlp", "sample"} <= lacking
@@ -115,8 +118,8 @@ def test_strict_lists_all_that_a_model_lacks_before_weights_are_read(small_engin
     assert f"backend 'chip' has {len(lacking)}" in lines[0]
 
 
-def test_composed_steps_are_called_too(small_engine: Engine) -> None:
-    table = engine_on(OneStep(), small_engine.checkpoint).operators
+def test_composed_steps_are_called_too(small_runner: ModelRunner) -> None:
+    table = runner_on(OneStep(), small_runner.checkpoint).operators
     assert {"enter", "project"} <= {
         name for name in table.providers(COMPOSED) if table.bindings[name].is_called
     }

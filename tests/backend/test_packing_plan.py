@@ -22,11 +22,11 @@ from deepinfer.backend.registry import host_reference
 from deepinfer.backend.resolution import FALLBACK, HOST, NATIVE, resolve
 from deepinfer.backend.values import LinearSource
 from deepinfer.checkpoint.source import FileSource
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.errors import DeviceMemoryError
 from deepinfer.model import PackingPlan, plan_packing
 from deepinfer_reference.backend import ReferenceBackend
-from tests.backend.engines import engine_on
+from tests.backend.engines import runner_on
 from tests.backend.test_host import OwnLinear
 from tests.reference.sources import random_experts, random_matrix
 
@@ -50,15 +50,15 @@ class Says(Backend):
         return Packing(resident=10, temporary=3)
 
 
-def plan(chip: Backend, engine: Engine) -> PackingPlan:
+def plan(chip: Backend, runner: ModelRunner) -> PackingPlan:
     reference = ReferenceBackend(chip.device)
     table = resolve("chip", chip, reference, [], host=host_reference)
-    return plan_packing(engine.checkpoint, table)
+    return plan_packing(runner.checkpoint, table)
 
 
-def loaded_bytes(engine: Engine) -> tuple[int, int]:
+def loaded_bytes(runner: ModelRunner) -> tuple[int, int]:
     """Own and mapped bytes of what an engine packed, but for vectors."""
-    weights = engine.backbone.weights
+    weights = runner.backbone.weights
     packed: list[PackedLinear | PackedExperts] = [weights.embedding, weights.head]
     for layer in weights.layers:
         for part in vars(layer).values():
@@ -68,45 +68,45 @@ def loaded_bytes(engine: Engine) -> tuple[int, int]:
     return sum(one.nbytes for one in unique), sum(one.mapped_bytes for one in unique)
 
 
-def test_plan_is_what_loading_takes(small_engine: Engine) -> None:
-    share = small_engine.packing.shares[NATIVE]
-    assert (0, share.mapped) == loaded_bytes(small_engine)
+def test_plan_is_what_loading_takes(small_runner: ModelRunner) -> None:
+    share = small_runner.packing.shares[NATIVE]
+    assert (0, share.mapped) == loaded_bytes(small_runner)
     assert share.resident > 0  # vectors are copied
 
 
-def test_fallbacks_copy_to_a_device_that_is_not_the_host(small_engine: Engine) -> None:
-    here, there = plan(Backend("cpu"), small_engine), plan(Backend("meta"), small_engine)
+def test_fallbacks_copy_to_a_device_that_is_not_the_host(small_runner: ModelRunner) -> None:
+    here, there = plan(Backend("cpu"), small_runner), plan(Backend("meta"), small_runner)
     assert there.shares[FALLBACK].mapped == 0
     assert there.shares[FALLBACK].resident == sum(here.shares[FALLBACK][::2])
     assert there.shares[FALLBACK].temporary > 0  # experts are stacked
     assert there.device_bytes == sum(there.shares[FALLBACK][:2])
 
 
-def test_shares_are_by_provider(small_engine: Engine) -> None:
-    both = plan(Says("meta"), small_engine)
+def test_shares_are_by_provider(small_runner: ModelRunner) -> None:
+    both = plan(Says("meta"), small_runner)
     assert both.shares[NATIVE] == Packing(60, 3, 0)  # six layers of experts, one after the other
     assert both.shares[FALLBACK].resident > 0
     assert str(both).startswith("packed weights: ")
     assert "native 60 B stay, 3 B temporary, 0 B mapped" in str(both)
 
 
-def test_backend_that_does_not_say_is_named(small_engine: Engine) -> None:
-    silent = plan(OwnLinear(), small_engine)
+def test_backend_that_does_not_say_is_named(small_runner: ModelRunner) -> None:
+    silent = plan(OwnLinear(), small_runner)
     assert silent.silent == {NATIVE}
     assert str(silent).endswith("; native does not say")
     assert silent.to_dict()[NATIVE] is None
 
 
-def test_what_the_host_packs_takes_nothing_of_the_device(small_engine: Engine) -> None:
-    engine = engine_on(OwnLinear(), small_engine.checkpoint)
-    share = engine.packing.shares[HOST]
+def test_what_the_host_packs_takes_nothing_of_the_device(small_runner: ModelRunner) -> None:
+    runner = runner_on(OwnLinear(), small_runner.checkpoint)
+    share = runner.packing.shares[HOST]
     assert (share.resident, share.temporary) == (0, 0)
     assert share.mapped > 0
     assert PackingPlan({HOST: Packing(5, 5, 5)}).device_bytes == 0
 
 
 def test_too_little_memory_is_said_before_weights_are_read(
-    small_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    small_runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(source: FileSource) -> torch.Tensor:
         raise AssertionError(f"{source.name} is read")
@@ -118,7 +118,7 @@ def test_too_little_memory_is_said_before_weights_are_read(
         match=r"need .* kB on the device of backend 'chip', which has 1.00 kB free of 4.00 kB. "
         r"packed weights: fallback ",
     ):
-        engine_on(Bare("cpu"), small_engine.checkpoint)
+        runner_on(Bare("cpu"), small_runner.checkpoint)
 
 
 def test_plan_of_known_memory() -> None:

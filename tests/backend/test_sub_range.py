@@ -13,10 +13,10 @@ from torch import Tensor
 from deepinfer.backend import Backend, CallSpec, Contract, Support
 from deepinfer.backend.base import DECLARATIONS
 from deepinfer.backend.resolution import COMPOSED, FALLBACK, HOST, NATIVE, resolve
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.errors import UnsupportedOperatorError
 from deepinfer_reference.backend import ReferenceBackend
-from tests.backend.engines import engine_on, logits
+from tests.backend.engines import logits, runner_on
 from tests.backend.toys import Answers, Toys, norm_calls
 
 
@@ -176,11 +176,11 @@ class Partial(Backend):
 
 
 def test_both_sides_in_one_run_of_a_model_give_the_references_bits(
-    small_engine: Engine, expected_logits: Tensor
+    small_runner: ModelRunner, expected_logits: Tensor
 ) -> None:
-    engine = engine_on(Partial(), small_engine.checkpoint)
-    assert torch.equal(logits(engine), expected_logits)
-    layers = small_engine.config.text.num_hidden_layers
-    counts = engine.operators.counts  # steps of 16 rows and of 5, contexts of 16 and of 21
+    runner = runner_on(Partial(), small_runner.checkpoint)
+    assert torch.equal(logits(runner), expected_logits)
+    layers = small_runner.config.text.num_hidden_layers
+    counts = runner.operators.counts  # steps of 16 rows and of 5, contexts of 16 and of 21
     assert counts["attend"] == {NATIVE: layers, FALLBACK: layers}
     assert counts["rms_norm"][NATIVE] == counts["rms_norm"][FALLBACK] > layers

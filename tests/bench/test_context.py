@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from deepinfer.backend.registry import REFERENCE, select_backend
-from deepinfer.bench.context import Context, call_seconds, decode_row, index_calls
-from deepinfer.engine import Engine
+from deepinfer.bench.context import (
+    Context,
+    call_seconds,
+    decoding_engine,
+    index_calls,
+    step_seconds,
+)
+from deepinfer.engine import ModelRunner
 from deepinfer.errors import UsageError
+from tests.engine.runs import nothing_is_held
 
 
 def test_curves_and_ratios_of_every_length(small_directory: Path) -> None:
@@ -24,29 +31,34 @@ def test_curves_and_ratios_of_every_length(small_directory: Path) -> None:
     assert report.notes == []
 
 
-def test_recorded_calls_are_the_index_operators_of_a_step(small_engine: Engine) -> None:
-    chunk = decode_row(small_engine, 40)
-    before = small_engine.backbone.operators
-    calls = index_calls(small_engine, chunk)
+def test_recorded_calls_are_the_index_operators_of_a_step(small_runner: ModelRunner) -> None:
+    engine = decoding_engine(small_runner, 40, steps=3)
+    before = small_runner.backbone.operators
+    calls = index_calls(engine)
     # `SMALL` selects in 4 layers, one of which chooses candidate blocks
     assert [call.operator for call in calls] == [
         *("index_scores", "top") * 2,
         *("index_scores", "top", "best_blocks"),
         *("index_scores", "top"),
     ]
-    assert small_engine.backbone.operators is before
-    assert call_seconds(small_engine, calls) > 0
-    assert chunk.cache.length == 40  # nothing was committed
-    small_engine.cache.close(chunk.cache)
+    assert small_runner.backbone.operators is before
+    assert call_seconds(small_runner, calls) > 0
+    (sequence,) = engine.scheduler.running
+    assert sequence.cache is not None
+    assert sequence.cache.length == 41
+    assert step_seconds(engine) > 0
+    assert step_seconds(engine) > 0
+    assert not engine.has_work
+    assert nothing_is_held(small_runner)
 
 
 def test_default_lengths_end_where_the_model_does(small_directory: Path) -> None:
-    assert Context(str(small_directory))._lengths() == (1024, 4095)
+    assert Context(str(small_directory))._lengths() == (1024, 4090)
 
 
 def test_too_long_a_context_is_refused(small_directory: Path) -> None:
     context = Context(str(small_directory), (32, 4096))
-    with pytest.raises(UsageError, match=r"4097 positions and .* has 4096"):
+    with pytest.raises(UsageError, match=r"4102 positions and .* has 4096"):
         context.run(select_backend(REFERENCE))
 
 

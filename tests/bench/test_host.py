@@ -9,9 +9,8 @@ import pytest
 
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.bench.host import CLOCKS, Host, Round
-from deepinfer.bench.loading import open_engine
 from deepinfer.bench.phases import PhaseTimer
-from deepinfer.engine import EngineOptions
+from deepinfer.engine import EngineOptions, open_engine
 from deepinfer.errors import UsageError
 
 PHASES = ("schedule", "batch", "model", "head", "sample", "commit", "statistics")
@@ -34,28 +33,28 @@ def test_every_variant_has_steps_and_phases(small_directory: Path) -> None:
 
 def test_phases_of_a_step_make_up_less_than_the_step(small_directory: Path) -> None:
     options = EngineOptions(max_model_len=64, max_num_seqs=2)
-    with open_engine(small_directory, select_backend("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options, allow_null=True) as opened:
         host = Host(sequences=(2,), steps=1)
-        core = host.start(engine, 2, "tokens")
-        assert [len(s.output) for s in core.scheduler.running] == [2, 2]
-        measured = host.measure(core)
+        engine = host.start(opened.runner, 2, "tokens")
+        assert [len(s.output) for s in engine.scheduler.running] == [2, 2]
+        measured = host.measure(engine)
         assert set(measured.phases) == set(PHASES)
         assert all(seconds > 0 for (seconds,) in measured.phases.values())
         assert sum(seconds for (seconds,) in measured.phases.values()) < measured.steps[0]
-        core.close()
+        engine.close()
 
 
 def test_timer_leaves_the_core_as_it_was(small_directory: Path) -> None:
     options = EngineOptions(max_model_len=64, max_num_seqs=1)
-    with open_engine(small_directory, select_backend("null"), options) as engine:
-        core = Host().start(engine, 1, "tokens")
-        with PhaseTimer(core) as timer:
-            core.step()
+    with open_engine(small_directory, select_backend("null"), options, allow_null=True) as opened:
+        engine = Host().start(opened.runner, 1, "tokens")
+        with PhaseTimer(engine) as timer:
+            engine.step()
             assert all(timer.take().values())
             assert not any(timer.take().values())
-        core.step()
+        engine.step()
         assert not any(timer.take().values())
-        core.close()
+        engine.close()
 
 
 def test_clock_is_that_of_the_options(
@@ -64,11 +63,11 @@ def test_clock_is_that_of_the_options(
     ticks = itertools.count()
     monkeypatch.setitem(CLOCKS, "cpu", lambda: float(next(ticks)))
     options = EngineOptions(max_model_len=64, max_num_seqs=1)
-    with open_engine(small_directory, select_backend("null"), options) as engine:
+    with open_engine(small_directory, select_backend("null"), options, allow_null=True) as opened:
         host = Host(sequences=(1,), steps=1, clock="cpu")
-        core = host.start(engine, 1, "tokens")
-        measured = host.measure(core)
-        core.close()
+        engine = host.start(opened.runner, 1, "tokens")
+        measured = host.measure(engine)
+        engine.close()
     assert measured.phases == {key: [1000.0] for key in PHASES}
     assert measured.steps == [1000.0 * (2 * len(PHASES) + 1)]
 
@@ -81,8 +80,8 @@ def test_text_decodes_and_sends_every_token(
     sent: list[int] = []
     monkeypatch.setattr(Job, "_tell", lambda job, delta: sent.extend(delta.token_ids))
     options = EngineOptions(max_model_len=64, max_num_seqs=3)
-    with open_engine(small_directory, select_backend("null"), options) as engine:
-        Host().start(engine, 3, "text").close()
+    with open_engine(small_directory, select_backend("null"), options, allow_null=True) as opened:
+        Host().start(opened.runner, 3, "text").close()
         assert len(sent) == 3 * 2
 
 
@@ -90,7 +89,7 @@ def test_a_backend_that_computes_is_noted(
     small_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Round([2.0], {key: [0.1] for key in PHASES})
-    monkeypatch.setattr(Host, "measure", lambda host, core: one)
+    monkeypatch.setattr(Host, "measure", lambda host, engine: one)
     host = Host(str(small_directory), (1,), ("tokens",), steps=1, prompt_tokens=1)
     assert "reference computes" in host.run(select_backend(REFERENCE)).notes[0]
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from deepinfer.backend.registry import REFERENCE, select_backend
-from deepinfer.bench.loading import open_engine
 from deepinfer.bench.throughput import Pass, Throughput
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import open_engine
 from deepinfer.errors import UsageError
 
 
 def test_rates_are_tokens_over_seconds(
     small_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Throughput, "measure", lambda self, engine, batch: Pass(2, 4))
+    monkeypatch.setattr(Throughput, "measure", lambda self, runner, batch: Pass(2, 4))
     report = Throughput((str(small_directory),), 12, 9, (1, 3)).run(select_backend("null"))
     for batch in (1, 3):
         where = {"model": "checkpoint", "batch": batch}
@@ -24,23 +23,13 @@ def test_rates_are_tokens_over_seconds(
         assert report.find("decode", **where).samples == [batch * 8 / 4] * 4
 
 
-def test_one_pass_computes_all_prompts_and_answers(
-    small_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cores: list[EngineCore] = []
-    start = EngineCore.__init__
-
-    def kept(core: EngineCore, *args: object) -> None:
-        cores.append(core)
-        start(core, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(EngineCore, "__init__", kept)
+def test_one_pass_computes_all_prompts_and_answers(small_directory: Path) -> None:
     options = Throughput((str(small_directory),), 6, 3, (2,))
-    with open_engine(small_directory, select_backend(REFERENCE), options._options()) as engine:
-        seconds = options.measure(engine, 2)
+    with open_engine(small_directory, select_backend(REFERENCE), options._options()) as opened:
+        seconds = options.measure(opened, 2)
+        snapshot = opened.stats()
     assert seconds.prefill > 0
     assert seconds.decode > 0
-    snapshot = cores[0].stats()
     assert (snapshot.prompt_tokens, snapshot.generation_tokens) == (2 * 6, 2 * 3)
 
 

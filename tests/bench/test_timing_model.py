@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 
 from deepinfer.backend.registry import REFERENCE, select_backend
-from deepinfer.bench.loading import open_engine, random_tokens
+from deepinfer.bench.loading import random_tokens
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import EngineOptions
+from deepinfer.engine import EngineOptions, open_engine
 from tests.engine.runs import whole
 from tests.model.random_model import SMALL
 
@@ -39,7 +39,7 @@ def test_checkpoint_runs_with_finite_logits(script: ModuleType, tmp_path: Path) 
     with open_engine(
         tmp_path, select_backend(REFERENCE), EngineOptions(max_model_len=64)
     ) as engine:
-        logits = whole(engine, random_tokens(engine, 20, 0))
+        logits = whole(engine.runner, random_tokens(engine.runner, 20, 0))
     assert logits.isfinite().all()
     assert 0.1 < float(logits.std()) < 10
 

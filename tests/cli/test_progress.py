@@ -77,7 +77,7 @@ def test_commands_draw_unless_told_not_to(
         seen.append((description, enabled))
         yield lambda counts: None
 
-    def load(*arguments: object, progress: bool, **options: object) -> NoReturn:
+    def opened(*arguments: object, progress: bool, **options: object) -> NoReturn:
         seen.append(("load", progress))
         raise ConfigError("loaded enough")
 
@@ -89,6 +89,6 @@ def test_commands_draw_unless_told_not_to(
     null = ["--accelerator", "null", "--allow-null", "--max_model_len", "64"]
     assert launch("generate", str(tmp_path / "in.jsonl"), *null, *arguments).returncode == 0
     launch("golden", str(tmp_path), "--json", *arguments)
-    monkeypatch.setattr("deepinfer.cli.session.Engine.load", load)
+    monkeypatch.setattr("deepinfer.cli.session.open_engine", opened)
     launch("run", "x", *null, *arguments)
     assert seen == [("generate", flag), ("golden", flag), ("load", flag)]

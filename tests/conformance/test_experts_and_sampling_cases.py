@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from deepinfer.backend import Numerics
+from deepinfer.backend.trace import shown_facts
 from deepinfer.config import ModelConfig
 from deepinfer.conformance.case import Case, Tier
 from deepinfer.conformance.cases.device import DEVICE, Device
@@ -18,6 +21,7 @@ from deepinfer.conformance.oracles import experts as oracle
 from deepinfer.conformance.registry import Check, checks
 from deepinfer.conformance.subject import Subject
 from deepinfer.conformance.suite import OperatorSuite, generator_of
+from deepinfer.conformance.world import World
 from deepinfer.model import model_calls
 from deepinfer.model.calls import CallLimits
 from deepinfer_reference.backend import ReferenceBackend
@@ -57,6 +61,30 @@ def test_an_oracle_judges_the_first_cases(suite: OperatorSuite) -> None:
         if check.invalid is None
     ]
     assert all(judged)
+
+
+@suites
+def test_calls_state_the_facts_that_arguments_show(
+    suite: OperatorSuite, reference: Subject
+) -> None:
+    cases = [check.case for check in first(suite) if check.invalid is None]
+    for case in [case for case in cases if dict(case.facts).get("rows", 1)][:2]:
+        calls = suite.calls(case)
+        stated = {call.operator: [] for call in calls}  # type: ignore[var-annotated]
+        for call in calls:
+            stated[call.operator].append(dict(call.facts))
+        seen: list[str] = []
+
+        def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
+            if operator in stated:  # noqa: B023
+                seen.append(operator)  # noqa: B023
+                shown = shown_facts(operator, arguments)
+                assert any(shown.items() <= facts.items() for facts in stated[operator]), shown  # noqa: B023
+
+        operators = reference.operators(calls).tapped(tap)
+        arguments = World(operators).place(suite.inputs(case, generator_of(case)))
+        suite.run(operators, arguments)
+        assert set(seen) == set(stated)
 
 
 @suites

@@ -19,11 +19,13 @@ from deepinfer.backend import Batch, SamplingParameters
 from deepinfer.backend.sampling import Purpose
 from deepinfer.cache import CacheManager
 from deepinfer.cache.copies import Copies
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine
+from deepinfer.engine.admission import Limits
+from deepinfer.engine.batch import BatchBuilder, Rows
 from deepinfer.engine.request import FinishReason, Request
 from deepinfer.engine.sampler import NO_RULES
 from deepinfer.engine.sampling_params import SamplingParams
-from deepinfer.engine.scheduler import Limits
+from deepinfer.engine.sequence_table import SequenceTable
 from deepinfer.settings.settings import Settings
 from deepinfer_reference.backend import ReferenceBackend
 from tests.cache.layouts import small_layout
@@ -51,20 +53,21 @@ class ShadowRunner:
         self.config = SimpleNamespace(eos_token_id=EOS, text=text)
         self.options = SimpleNamespace(seed=None, disable_log_stats=False)
         self.sizes = SimpleNamespace(max_model_len=max_model_len)
-        self.rules = NO_RULES
-        self.history = None
-        self.slot_bytes = 16
-        self.pools = self.backbone = self
+        self.batches = BatchBuilder(OPERATORS, None)
+        self.pools = SimpleNamespace(slot_bytes=16)
         self.context = np.full((blocks + 1, BLOCK), -1)
         self.window = np.full((pages + 1, PAGE), -1)
         self.slots = np.full((slots + 1, 2), -1)
         self.raises: Exception | None = None
         self.num_rows: list[int] = []
 
-    def validate(self, prompt: Any) -> Tokens:
-        return np.array(prompt, np.int64)
+    def new_table(self) -> SequenceTable:
+        return SequenceTable(len(self.cache.length), self.sizes.max_model_len, EOS)
 
-    def copy(self, operators: Any, copies: Copies) -> None:
+    def build_batch(self, table: SequenceTable, rows: Rows) -> Batch:
+        return self.batches.build_batch(table, rows, self.cache)
+
+    def copy(self, copies: Copies) -> None:
         for memory, pairs in (
             (self.context, copies.blocks),
             (self.window, copies.pages),
@@ -74,9 +77,8 @@ class ShadowRunner:
                 source, to = np.array(pairs).T
                 memory[to] = memory[source]
 
-    def run(self, batch: Batch, pools: Any) -> Any:
+    def run(self, batch: Batch) -> Any:
         """Writes the rows; returns what gives the logits of any of them."""
-        assert pools is self
         self.num_rows.append(batch.num_rows)
         if self.raises is not None:
             error, self.raises = self.raises, None
@@ -88,8 +90,7 @@ class ShadowRunner:
         before = self.slots[slots].copy()
         block = blocks[sequence, positions // BLOCK]
         page = pages[sequence, positions // PAGE - first[sequence]]
-        assert (block > 0).all(), "a row is written into the dummy"
-        assert (page > 0).all(), "a row is written into the dummy"
+        assert min(block.min(), page.min()) > 0, "a row is written into the dummy"
         self.context[block, positions % BLOCK] = tokens
         self.window[page, positions % PAGE] = tokens
         self.slots[slots[sequence], positions % 2] = tokens
@@ -99,7 +100,7 @@ class ShadowRunner:
                 assert before[place, (start - 1) % 2] == last, "the slot is another sequence's"
         return lambda r: self._row(int(positions[r]), int(sequence[r]), blocks, pages, first)
 
-    def head(self, residual: Any, rows: torch.Tensor | None) -> torch.Tensor:
+    def head(self, residual: Any, rows: Tokens | None) -> torch.Tensor:
         return torch.stack(
             [residual(r) for r in (range(self.num_rows[-1]) if rows is None else rows)]
         )
@@ -114,17 +115,17 @@ class ShadowRunner:
         return logits_of(context, window)
 
 
-def shadow_core(
+def shadow_engine(
     blocks: int = 64,
     pages: int = 200,
     slots: int = 16,
     settings: Settings | None = None,
     **limits: Any,
-) -> tuple[EngineCore, ShadowRunner]:
+) -> tuple[Engine, ShadowRunner]:
     """A core over a shadow; limits as in `Limits`, by default generous ones."""
     runner = ShadowRunner(blocks, pages, slots)
     bounds = Limits(**{"max_num_seqs": slots, "max_num_batched_tokens": 64, **limits})
-    return EngineCore(runner, bounds, settings=settings), runner  # type: ignore[arg-type]
+    return Engine(runner, bounds, NO_RULES, settings), runner  # type: ignore[arg-type]
 
 
 def alone(prompt: Tokens, params: SamplingParams, index: int = 0) -> list[int]:
@@ -164,25 +165,25 @@ def random_request(
     return prompt, params
 
 
-def drain(core: EngineCore, most_steps: int = 5000) -> list[Request]:
+def drain(engine: Engine, most_steps: int = 5000) -> list[Request]:
     """Run to the end; every finished request once, in order of finishing."""
     done: list[Request] = []
     for _ in range(most_steps):
-        if not core.has_work:
+        if not engine.has_work:
             return done
-        done += core.step()
-    raise AssertionError(f"{most_steps} steps and still {len(core.scheduler.running)} running")
+        done += engine.step()
+    raise AssertionError(f"{most_steps} steps and still {len(engine.scheduler.running)} running")
 
 
-def assert_as_at_the_start(core: EngineCore) -> None:
+def assert_as_at_the_start(engine: Engine) -> None:
     """No memory, no queue and no request is left."""
-    cache, scheduler = core.runner.cache, core.scheduler
+    cache, scheduler = engine.runner.cache, engine.scheduler
     used = [pool.num_used for pool in (cache.blocks, cache.pages, cache.slots)]
     shared = [pool.num_shared for pool in (cache.blocks, cache.pages)]
     assert (used, shared) == ([0, 0, 0], [0, 0])
     assert not (scheduler.running)
     assert not (scheduler.waiting)
-    assert not (core.has_work)
+    assert not (engine.has_work)
     assert not (cache.has_pending_copies)
     for column in (cache.length, cache.num_blocks, cache.num_pages, cache.first_page):
         assert not column.any()
@@ -198,9 +199,9 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
 
 
-def add(core: EngineCore, *lengths: int, max_tokens: int = 4) -> list[Request]:
+def add(engine: Engine, *lengths: int, max_tokens: int = 4) -> list[Request]:
     """A greedy request for each length, with prompts of their own."""
-    return [core.add(prompt_of(n, i), greedy(max_tokens)) for i, n in enumerate(lengths)]
+    return [engine.add(prompt_of(n, i), greedy(max_tokens)) for i, n in enumerate(lengths)]
 
 
 def committed(*requests: Request) -> list[int]:

@@ -10,9 +10,9 @@ import torch
 
 from deepinfer.backend import Batch, Pool, Region, Table, block_of
 from deepinfer.backend.batch import CONTEXT, WINDOW
-from deepinfer.engine import Chunk, Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.formats import MAIN
-from tests.engine.runs import random_tokens, sequences
+from tests.engine.runs import Piece, random_tokens, sequences, step
 
 NUMBERS = torch.arange(-9, 60)
 
@@ -35,19 +35,19 @@ def test_no_entry_number_reaches_another_sequence(group: str, entries: int) -> N
             assert block == (int(blocks[row, column]) if inside else 0), (row, entry)
 
 
-def test_a_step_changes_only_memory_of_its_sequences(small_engine: Engine) -> None:
+def test_a_step_changes_only_memory_of_its_sequences(small_runner: ModelRunner) -> None:
     """Every other byte of the pools and every other slot stays; the dummies may change."""
-    tokens = random_tokens(small_engine, 37)
-    pools = small_engine.pools
-    with sequences(small_engine, 3) as caches:
-        chunks = [Chunk(tokens, 0, n, c) for n, c in zip((9, 37, 18), caches, strict=True)]
-        small_engine.step(chunks)
+    tokens = random_tokens(small_runner, 37)
+    pools = small_runner.pools
+    with sequences(small_runner, 3) as caches:
+        chunks = [Piece(tokens, 0, n, c) for n, c in zip((9, 37, 18), caches, strict=True)]
+        step(small_runner, chunks)
         tensors = [pools.context.data, pools.window.data]
-        states = [pools.compressor(layer) for layer in small_engine.layout.compressor_rings]
+        states = [pools.compressor(layer) for layer in small_runner.layout.compressor_rings]
         tensors += [state.members for state in states if state is not None]
         before = [tensor.clone() for tensor in tensors]
         running = [caches[0], caches[2]]
-        small_engine.step([Chunk(tokens, c.length, c.length + 3, c) for c in running])
+        step(small_runner, [Piece(tokens, c.length, c.length + 3, c) for c in running])
         owned = [
             {0, *(block for cache in running for block in cache.blocks)},
             {0, *(page for cache in running for page in cache.pages)},
@@ -62,23 +62,23 @@ def test_a_step_changes_only_memory_of_its_sequences(small_engine: Engine) -> No
             assert numbers - {0}
 
 
-def test_rows_before_their_kept_pages_are_never_asked_for(small_engine: Engine) -> None:
+def test_rows_before_their_kept_pages_are_never_asked_for(small_runner: ModelRunner) -> None:
     """Every window position that attention reads has a page of the sequence."""
     seen: list[tuple[Batch, Any]] = []
-    backbone = small_engine.backbone
-    tokens = random_tokens(small_engine, 40)
+    backbone = small_runner.backbone
+    tokens = random_tokens(small_runner, 40)
 
     def span(batch: Batch) -> Any:
         result = type(backbone).window_span(backbone, batch)
         seen.append((batch, result))
         return result
 
-    with pytest.MonkeyPatch.context() as patch, sequences(small_engine, 1) as (cache,):
+    with pytest.MonkeyPatch.context() as patch, sequences(small_runner, 1) as (cache,):
         patch.setattr(backbone, "window_span", span)
         for start, stop in ((0, 13), (13, 14), (14, 30), (30, 31), (31, 40)):
-            small_engine.step([Chunk(tokens, start, stop, cache)])
+            step(small_runner, [Piece(tokens, start, stop, cache)])
     assert len(seen) == 5  # once in a forward
-    window, page = small_engine.config.text.sliding_window, small_engine.layout.page_tokens
+    window, page = small_runner.config.text.sliding_window, small_runner.layout.page_tokens
     for batch, result in seen:
         assert result.width == window
         assert torch.equal(result.last, batch.positions)

@@ -1,8 +1,9 @@
-"""`build_batch`: every field of a ragged batch, and what is refused."""
+"""`build_batch`: every field of a ragged batch."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,21 +11,57 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, Contract, Plan
-from deepinfer.engine import Chunk, NgramHistory, build_batch
+from deepinfer.engine.batch import BatchBuilder, NgramHistory, Rows
+from deepinfer.engine.sequence_table import SequenceTable
 from deepinfer_reference.backend import ReferenceBackend
+from tests.engine.runs import Tokens
+
+SLOTS, LENGTH = 6, 48
 
 
-def cache(
-    slot: int, blocks: list[int], pages: list[int], first_page: int = 0, length: int = 0
-) -> SimpleNamespace:
-    return SimpleNamespace(
-        slot=slot, blocks=blocks, pages=pages, first_page=first_page, length=length
+class Running(NamedTuple):
+    """A sequence in a slot: its known tokens, the rows of the step, and its cache memory."""
+
+    slot: int
+    tokens: Tokens
+    start: int
+    stop: int
+    blocks: list[int]
+    pages: list[int]
+    first_page: int = 0
+
+
+FIRST = Running(4, np.arange(100, 109), 6, 9, [7], [3, 9], 1)
+SECOND = Running(2, np.arange(200, 240), 33, 34, [5, 1, 8], [6, 2, 4], 6)
+THIRD = Running(1, np.arange(300, 302), 0, 2, [2], [1])
+
+
+def built(
+    running: list[Running], operators: Contract, history: NgramHistory | None = None
+) -> Batch:
+    """The batch of a step of these sequences, in this order."""
+    table = SequenceTable(SLOTS, LENGTH, eos_id=0)
+    table.tokens[:] = 999  # what other sequences left behind
+    cache = SimpleNamespace(
+        block_table=np.zeros((SLOTS, 4), np.int64),
+        page_table=np.zeros((SLOTS, 4), np.int64),
+        num_blocks=np.zeros(SLOTS, np.int64),
+        num_pages=np.zeros(SLOTS, np.int64),
+        first_page=np.zeros(SLOTS, np.int64),
     )
-
-
-FIRST = Chunk(np.arange(100, 109), 6, 9, cache(4, [7], [3, 9], 1))
-SECOND = Chunk(np.arange(200, 240), 33, 34, cache(2, [5, 1, 8], [6, 2, 4], 6, 33))
-THIRD = Chunk(np.arange(300, 302), 0, 2, cache(1, [2], [1]))
+    for slot, tokens, _, _, blocks, pages, first_page in running:
+        table.tokens[slot, : len(tokens)] = tokens
+        table.known[slot] = len(tokens)
+        cache.block_table[slot, : len(blocks)] = blocks
+        cache.page_table[slot, : len(pages)] = pages
+        cache.num_blocks[slot], cache.num_pages[slot] = len(blocks), len(pages)
+        cache.first_page[slot] = first_page
+    slots, starts, stops = (
+        np.array([getattr(one, name) for one in running]) for name in ("slot", "start", "stop")
+    )
+    rows = Rows(slots, starts, stops, stops == table.known[slots])
+    builder = BatchBuilder(operators, history)
+    return builder.build_batch(table, rows, cache)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +71,7 @@ def operators() -> Contract:
 
 @pytest.fixture(scope="module")
 def batch(operators: Contract) -> Batch:
-    return build_batch([FIRST, SECOND, THIRD], operators, NgramHistory(np.arange(1000), 3))
+    return built([FIRST, SECOND, THIRD], operators, NgramHistory(np.arange(1000), 3))
 
 
 def test_rows(batch: Batch) -> None:
@@ -82,24 +119,29 @@ def test_dtypes(batch: Batch) -> None:
 
 
 def test_without_engram_there_is_no_history(operators: Contract) -> None:
-    assert build_batch([THIRD], operators, None).history is None
+    assert built([THIRD], operators).history is None
 
 
 def test_a_model_without_blocks_has_a_table_all_the_same(operators: Contract) -> None:
-    chunk = Chunk(np.arange(3), 0, 3, cache(1, [], [1]))
-    assert build_batch([chunk], operators, None).context.blocks.tolist() == [[0]]
+    batch = built([Running(1, np.arange(3), 0, 3, [], [1])], operators)
+    assert batch.context.blocks.tolist() == [[0]]
 
 
-def test_no_chunks(operators: Contract) -> None:
-    with pytest.raises(ValueError, match="at least one chunk"):
-        build_batch([], operators, None)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(2, 2), (3, 2), (-1, 2), (2, 6)])
-def test_chunks_outside_their_tokens(start: int, stop: int, operators: Contract) -> None:
-    chunk = Chunk(np.arange(5), start, stop, cache(1, [], []))
-    with pytest.raises(ValueError, match=rf"chunk {start}\.\.{stop} of a sequence of 5 tokens"):
-        build_batch([chunk], operators, None)
+def test_decode_rows_are_built_as_chunks_of_one_row_are(operators: Contract) -> None:
+    """A step in which every sequence draws from one row takes a shorter way to the same batch."""
+    history = NgramHistory(np.arange(1000), 3)
+    decoding = [
+        FIRST._replace(start=8),
+        SECOND._replace(start=39, stop=40),
+        THIRD._replace(start=1),
+    ]
+    unfinished = [one._replace(tokens=np.append(one.tokens, 5)) for one in decoding]
+    short, long = built(decoding, operators, history), built(unfinished, operators, history)
+    for name, value in vars(short).items():
+        if isinstance(value, Tensor):
+            assert torch.equal(value, getattr(long, name)), name
+    assert short.token_ids.tolist() == [108, 239, 301]
+    assert short.query_start.tolist() == [0, 1, 2, 3]
 
 
 class Planned(Plan):
@@ -113,5 +155,5 @@ class PlanningBackend(ReferenceBackend):
 
 
 def test_a_backend_plans_each_batch_once() -> None:
-    batch = build_batch([FIRST, SECOND], PlanningBackend("cpu"), None)
+    batch = built([FIRST, SECOND], PlanningBackend("cpu"))
     assert isinstance(batch.plan, Planned)

@@ -17,17 +17,17 @@ from deepinfer.backend import Backend
 from deepinfer.backend.registry import REFERENCE, Selected, select_backend
 from deepinfer.cache import CacheLayout, layout
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, SamplingParams
 from deepinfer.engine.sizing import plan_sizes
 from deepinfer.errors import UnsupportedOperatorError, UsageError
 from deepinfer.formats import PlainFormat, Quantised, Scheme
 from tests.backend.plugins import HARDWARE, spec
 from tests.cache.layouts import released_text
 from tests.conftest import BLOCK_TOKENS, PAGE_TOKENS
+from tests.engine.runs import extend
 
 PROMPT = np.arange(60) * 7 % 97 + 3
-Load = Callable[..., Engine]
+Load = Callable[..., ModelRunner]
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +38,23 @@ def load(small_directory: Path) -> Iterator[Load]:
             checkpoint.config.text, block_tokens=BLOCK_TOKENS, page_tokens=PAGE_TOKENS
         )
 
-        def loaded(cache_dtype: str, selected: Selected | None = None, **options: Any) -> Engine:
+        def loaded(
+            cache_dtype: str, selected: Selected | None = None, **options: Any
+        ) -> ModelRunner:
             given = EngineOptions(
                 cache_dtype=cache_dtype, max_model_len=64, max_num_seqs=2, **options
             )
             chosen = selected or select_backend(REFERENCE)
-            return Engine.load(checkpoint, chosen, given, layout=geometry)
+            return ModelRunner.load(checkpoint, chosen, given, layout=geometry)
 
         yield loaded
 
 
-def logits(engine: Engine) -> Tensor:
+def logits(runner: ModelRunner) -> Tensor:
     """Of every row of the prompt, in pieces, so that later ones read what earlier ones stored."""
-    cache = engine.cache.open()
-    found = engine.extend(cache, PROMPT, all_rows=True, chunk_rows=13)
-    engine.cache.close(cache)
+    cache = runner.cache.open()
+    found = extend(runner, cache, PROMPT, all_rows=True, chunk_rows=13)
+    runner.cache.close(cache)
     return found
 
 
@@ -107,10 +109,10 @@ def test_an_engine_holds_as_many_bytes_as_it_says(load: Load) -> None:
 
 def test_requests_run_and_share_blocks(load: Load) -> None:
     """Samples of one prompt copy blocks before they write to them."""
-    core = EngineCore(load("bf16"))
-    request = core.add(PROMPT[:30], SamplingParams(n=2, seed=3, max_tokens=4, ignore_eos=True))
+    engine = Engine(load("bf16"))
+    request = engine.add(PROMPT[:30], SamplingParams(n=2, seed=3, max_tokens=4, ignore_eos=True))
     while not all(sequence.finished for sequence in request.sequences):
-        core.step()
+        engine.step()
     assert [sequence.output_length for sequence in request.sequences] == [4, 4]
 
 
@@ -123,19 +125,19 @@ def test_another_backend_refuses(load: Load) -> None:
 
 def test_it_is_never_exported(load: Load) -> None:
     for name, refused in (("bf16", True), ("fp4", False)):
-        engine = load(name)
-        pool, blocks = engine.pools.context, torch.tensor([1])
+        runner = load(name)
+        pool, blocks = runner.pools.context, torch.tensor([1])
         images = torch.zeros(1, pool.image_bytes, dtype=torch.uint8)
         for call in (
-            lambda e=engine, p=pool, b=blocks: e.operators.export(p, b),
-            lambda e=engine, p=pool, b=blocks, i=images: e.operators.import_(p, b, i),
+            lambda e=runner, p=pool, b=blocks: e.operators.export(p, b),
+            lambda e=runner, p=pool, b=blocks, i=images: e.operators.import_(p, b, i),
         ):
             if refused:
                 with pytest.raises(UnsupportedOperatorError, match="bf16 entries, which no image"):
                     call()
             else:
                 call()
-        engine.operators.export(engine.pools.window, blocks)  # window entries are the same
+        runner.operators.export(runner.pools.window, blocks)  # window entries are the same
 
 
 @pytest.mark.parametrize("value", ["fp8", "FP4", None, 4])

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine
 from deepinfer.engine.observe.collector import Collector
 from deepinfer.settings.settings import Settings
-from tests.engine.shadow import add, drain, shadow_core
+from tests.engine.shadow import add, drain, shadow_engine
 
 
 @pytest.fixture(autouse=True)
@@ -33,52 +33,52 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def core_with(interval: str) -> EngineCore:
+def core_with(interval: str) -> Engine:
     settings = Settings.from_environment({"DEEPINFER_GC_INTERVAL_STEP": interval})
-    return shadow_core(settings=settings)[0]
+    return shadow_engine(settings=settings)[0]
 
 
 @pytest.mark.parametrize(("interval", "count"), [("1", 8), ("3", 2), ("100", 0), ("0", 0)])
 def test_a_collection_every_so_many_steps(interval: str, count: int, collected: list[int]) -> None:
-    core = core_with(interval)
-    add(core, 5, max_tokens=8)
-    while core.has_work:
-        core.step()
-        if core.has_work:
+    engine = core_with(interval)
+    add(engine, 5, max_tokens=8)
+    while engine.has_work:
+        engine.step()
+        if engine.has_work:
             assert gc.isenabled() == (interval == "0")
     assert len(collected) == count
-    core.close()
+    engine.close()
 
 
 def test_an_idle_engine_gives_it_back_and_steps_take_it_again() -> None:
-    core = core_with("5")
+    engine = core_with("5")
     assert gc.isenabled(), "an engine that has run no step leaves it alone"
     for _ in range(2):
-        add(core, 5)
-        core.step()
+        add(engine, 5)
+        engine.step()
         assert not gc.isenabled()
-        drain(core)
+        drain(engine)
         assert gc.isenabled()
-    core.close()
+    engine.close()
 
 
 def test_close_gives_it_back_and_steps_after_it_leave_it_alone() -> None:
-    core = core_with("5")
-    add(core, 5)
-    core.step()
-    core.close()
+    engine = core_with("5")
+    add(engine, 5)
+    engine.step()
+    engine.close()
     assert gc.isenabled()
-    core.step()
+    engine.step()
     assert gc.isenabled()
-    drain(core)
-    core.close()
+    drain(engine)
+    engine.close()
 
 
 def test_the_last_of_several_engines_gives_it_back() -> None:
     first, second = core_with("5"), core_with("7")
-    for core in (first, second):
-        add(core, 5)
-        core.step()
+    for engine in (first, second):
+        add(engine, 5)
+        engine.step()
     first.close()
     first.close()
     assert not gc.isenabled()
@@ -98,8 +98,8 @@ def test_what_was_off_stays_off() -> None:
 
 
 def test_a_core_without_settings_leaves_it_alone() -> None:
-    core, _ = shadow_core()
-    add(core, 5)
-    core.step()
+    engine, _ = shadow_engine()
+    add(engine, 5)
+    engine.step()
     assert gc.isenabled()
-    drain(core)
+    drain(engine)

@@ -13,17 +13,17 @@ import torch
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, SamplingParams
 from deepinfer.engine.request import Sequence
 from deepinfer.engine.sampler import SamplingRules
 from deepinfer.errors import RequestError, UsageError
 from deepinfer.settings.settings import Settings
 from tests.conftest import BLOCK_TOKENS, PAGE_TOKENS
+from tests.engine.runs import extend
 from tests.engine.shadow import drain
 from tests.engine.test_sampler import VOCABULARY, draw, running
 
-Load = Callable[..., Engine]
+Load = Callable[..., ModelRunner]
 
 
 def settings(**values: str) -> Settings:
@@ -38,9 +38,9 @@ def load(small_directory: Path) -> Iterator[Load]:
             checkpoint.config.text, block_tokens=BLOCK_TOKENS, page_tokens=PAGE_TOKENS
         )
 
-        def loaded(options: dict[str, Any] | None = None, **values: str) -> Engine:
+        def loaded(options: dict[str, Any] | None = None, **values: str) -> ModelRunner:
             own = {"max_model_len": 96, "max_num_seqs": 4, **(options or {})}
-            return Engine.load(
+            return ModelRunner.load(
                 checkpoint,
                 select_backend(REFERENCE),
                 EngineOptions(**own),
@@ -53,10 +53,10 @@ def load(small_directory: Path) -> Iterator[Load]:
 
 def test_slots_ratio(load: Load) -> None:
     assert load().cache.slots.capacity == 4  # int(4 * 1.2)
-    engine = load(NUM_STATE_SLOTS_RATIO="2.5")
-    assert engine.cache.slots.capacity == 10
-    assert engine.limits.max_num_seqs == 4
-    assert load(NUM_STATE_SLOTS_RATIO="0.5").limits.max_num_seqs == 2
+    runner = load(NUM_STATE_SLOTS_RATIO="2.5")
+    assert runner.cache.slots.capacity == 10
+    assert Engine(runner).limits.max_num_seqs == 4
+    assert Engine(load(NUM_STATE_SLOTS_RATIO="0.5")).limits.max_num_seqs == 2
 
 
 def test_engram_pad_token(load: Load) -> None:
@@ -65,16 +65,21 @@ def test_engram_pad_token(load: Load) -> None:
     own = plain.config.text.engram_pad_token_id
     history = plain.history
     assert history is not None
+
+    def compressed(token: int) -> int:
+        first = np.zeros(1, np.int64)
+        return int(history.rows(np.array([[token]], np.int32), first, first)[0, 0])
+
     other = next(
         token
         for token in range(plain.config.text.vocab_size)
-        if history.of_recent(np.array([token])) != history.of_recent(np.array([own]))
+        if compressed(token) != compressed(own)
     )
 
-    def logits(engine: Engine) -> torch.Tensor:
-        cache = engine.cache.open()
-        got = engine.extend(cache, tokens)
-        engine.cache.close(cache)
+    def logits(runner: ModelRunner) -> torch.Tensor:
+        cache = runner.cache.open()
+        got = extend(runner, cache, tokens)
+        runner.cache.close(cache)
         return got
 
     same = load(ENGRAM_PAD_TOKEN=str(own))
@@ -86,8 +91,8 @@ def test_engram_tables_in_memory(load: Load) -> None:
     """On the host's own device: read into memory instead of mapped, with the same values."""
     mapped, kept = load(), load(ENGRAM_FORCE_GPU_STORAGE="1")
 
-    def tables(engine: Engine) -> list[Any]:
-        layers = engine.backbone.weights.layers
+    def tables(runner: ModelRunner) -> list[Any]:
+        layers = runner.backbone.weights.layers
         return [layer.engram.table for layer in layers if layer.engram is not None]
 
     pairs = list(zip(tables(mapped), tables(kept), strict=True))
@@ -106,12 +111,12 @@ def test_engram_pad_token_outside_the_vocabulary(load: Load) -> None:
 
 
 def test_blacklist_and_forced_top_k_reach_the_sampler(load: Load) -> None:
-    engine = load(DECODE_TOKEN_BLACKLIST="0..3,7", SAMPLER_FORCE_TOPK="5")
-    assert engine.rules == SamplingRules(blacklist=(0, 1, 2, 3, 7), force_top_k=5)
-    core = EngineCore(engine)
+    runner = load(DECODE_TOKEN_BLACKLIST="0..3,7", SAMPLER_FORCE_TOPK="5")
+    engine = Engine(runner)
+    assert engine.sampler.rules == SamplingRules(blacklist=(0, 1, 2, 3, 7), force_top_k=5)
     prompt = np.arange(5)
-    request = core.add(prompt, SamplingParams(max_tokens=20, temperature=100.0, ignore_eos=True))
-    drain(core)
+    request = engine.add(prompt, SamplingParams(max_tokens=20, temperature=100.0, ignore_eos=True))
+    drain(engine)
     assert not set(request.sequences[0].output.tolist()) & {0, 1, 2, 3, 7}
 
 
@@ -166,26 +171,26 @@ def test_sum_smaller_probs_comes_with_every_token() -> None:
 
 def test_sum_of_lengths(load: Load) -> None:
     """At most so many known tokens are admitted beside each other; a longer prompt is refused."""
-    engine = load(PREFILL_MAX_SUM_SEQLEN_K="40")
-    core = EngineCore(engine)
+    runner = load(PREFILL_MAX_SUM_SEQLEN_K="40")
+    engine = Engine(runner)
     for _ in range(3):
-        core.add(np.arange(15), SamplingParams(max_tokens=1))
-    core.step()
-    assert (core.scheduler.num_preempted, len(core.scheduler.waiting)) == (0, 1)
-    drain(core)
+        engine.add(np.arange(15), SamplingParams(max_tokens=1))
+    engine.step()
+    assert (engine.scheduler.num_preempted, len(engine.scheduler.waiting)) == (0, 1)
+    drain(engine)
     with pytest.raises(RequestError, match="DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K allows 40"):
-        core.add(np.arange(41), SamplingParams(max_tokens=1))
+        engine.add(np.arange(41), SamplingParams(max_tokens=1))
 
 
 def test_memory_of_index_scores(load: Load) -> None:
     """Rows of a step times the longest context stay within the bytes; the text is the same."""
     texts, steps = [], []
     for limit in ("10000000", "500"):
-        core = EngineCore(load(INDEX_ATTN_MEMORY_LIMIT=limit))
-        request = core.add(np.arange(60), SamplingParams(max_tokens=4, seed=1))
+        engine = Engine(load(INDEX_ATTN_MEMORY_LIMIT=limit))
+        request = engine.add(np.arange(60), SamplingParams(max_tokens=4, seed=1))
         count = 0
-        while core.has_work:
-            core.step()
+        while engine.has_work:
+            engine.step()
             count += 1
         texts.append(request.sequences[0].output.tolist())
         steps.append(count)
@@ -195,27 +200,27 @@ def test_memory_of_index_scores(load: Load) -> None:
 
 
 def test_memory_of_index_scores_without_chunks(load: Load) -> None:
-    core = EngineCore(load({"chunked_prefill": False}, INDEX_ATTN_MEMORY_LIMIT="500"))
+    engine = Engine(load({"chunked_prefill": False}, INDEX_ATTN_MEMORY_LIMIT="500"))
     with pytest.raises(RequestError, match=r"take DEEPINFER_INDEX_ATTN_MEMORY_LIMIT .500 bytes"):
-        core.add(np.arange(60), SamplingParams(max_tokens=1))
+        engine.add(np.arange(60), SamplingParams(max_tokens=1))
 
 
 def test_pieces_are_not_shorter_than_lookahead_tokens(load: Load) -> None:
     def rows(lookahead: int) -> list[int]:
         options = {"max_num_batched_tokens": 16, "lookahead_tokens": lookahead}
-        core = EngineCore(load(options))
-        core.add(np.arange(10), SamplingParams(max_tokens=2, ignore_eos=True))
-        core.add(np.arange(20), SamplingParams(max_tokens=1))
+        engine = Engine(load(options))
+        engine.add(np.arange(10), SamplingParams(max_tokens=2, ignore_eos=True))
+        engine.add(np.arange(20), SamplingParams(max_tokens=1))
         counts = []
-        plan = core.scheduler.schedule
+        plan = engine.scheduler.schedule
 
         def planned() -> Any:
             got = plan()
-            counts.extend((got.stops - got.starts).tolist() if got else [])
+            counts.extend(got.rows.counts.tolist() if got else [])
             return got
 
-        core.scheduler.schedule = planned  # type: ignore[method-assign]
-        drain(core)
+        engine.scheduler.schedule = planned  # type: ignore[method-assign]
+        drain(engine)
         return counts
 
     assert rows(0) == [10, 6, 1, 14]
@@ -224,10 +229,10 @@ def test_pieces_are_not_shorter_than_lookahead_tokens(load: Load) -> None:
 
 def test_seed_of_the_engine_makes_requests_repeatable(load: Load) -> None:
     def texts(seed: int | None) -> list[list[int]]:
-        core = EngineCore(load({"seed": seed}))
+        engine = Engine(load({"seed": seed}))
         params = SamplingParams(max_tokens=8, temperature=2.0)
-        requests = [core.add(np.arange(5), params) for _ in range(2)]
-        drain(core)
+        requests = [engine.add(np.arange(5), params) for _ in range(2)]
+        drain(engine)
         return [request.sequences[0].output.tolist() for request in requests]
 
     first = texts(7)

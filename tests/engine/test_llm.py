@@ -18,10 +18,10 @@ import pytest
 
 import deepinfer
 from deepinfer import LLM, SamplingParams
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import Engine, EngineOptions, ModelRunner
 from deepinfer.engine.outputs import RequestDelta, RequestOutput
 from deepinfer.errors import DeepInferError, NotBuiltYetError, UsageError
-from tests.engine.runs import nothing_is_held
+from tests.engine.runs import generate, nothing_is_held
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 ONE = SamplingParams(temperature=0, max_tokens=1)
@@ -33,11 +33,11 @@ def engine_threads() -> int:
 
 
 @pytest.fixture
-def llm(small_engine: Engine) -> Iterator[LLM]:
-    with LLM.of(small_engine) as made:
+def llm(small_runner: ModelRunner) -> Iterator[LLM]:
+    with LLM.of(Engine(small_runner, settings=small_runner.settings)) as made:
         yield made
     assert engine_threads() == 0
-    assert nothing_is_held(small_engine)
+    assert nothing_is_held(small_runner)
 
 
 def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
@@ -66,7 +66,7 @@ def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
 
 def test_tokens_are_those_of_the_engine(llm: LLM) -> None:
     ids = [5, 6, 7, 8]
-    want = [token.token_id for token in llm.engine.generate(ids, GREEDY)]
+    want = [token.token_id for token in generate(llm.engine.runner, ids, GREEDY)]
     together = llm.generate([ids, "something else", ids], GREEDY)
     assert together[0].token_ids == together[2].token_ids == want
     assert together[0].text == llm.get_tokenizer().decode(want)
@@ -242,14 +242,14 @@ def test_a_wrong_submission_harms_nobody(llm: LLM, given: dict[str, Any], messag
 def test_an_unforeseen_error_while_queueing_is_the_requests_alone(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = llm._loop.core.add
+    add = llm._loop.engine.add
 
     def failing(prompt: Any, *rest: Any) -> Any:
         if prompt == [13]:
             raise KeyError("a programmer's error")
         return add(prompt, *rest)
 
-    monkeypatch.setattr(llm._loop.core, "add", failing)
+    monkeypatch.setattr(llm._loop.engine, "add", failing)
     bad, good = llm.generate([[13], [14]], GREEDY)
     assert bad.finish_reason == "error"
     assert "programmer's error" in bad.error
@@ -338,22 +338,22 @@ def test_cancelling_aborts(llm: LLM) -> None:
     assert llm.stats().num_requests_running == 0
 
 
-def test_close_answers_what_runs(small_engine: Engine) -> None:
-    llm = LLM.of(small_engine)
+def test_close_answers_what_runs(small_runner: ModelRunner) -> None:
+    llm = LLM.of(Engine(small_runner, settings=small_runner.settings))
     handles = [llm.submit([i + 1], LONG) for i in range(5)]
     llm.close()
     llm.close()
     assert {handle.result(1).finish_reason for handle in handles} <= {"abort", "error"}
-    assert nothing_is_held(small_engine)
+    assert nothing_is_held(small_runner)
     assert engine_threads() == 0
     with pytest.raises(UsageError, match="this LLM is closed"):
         llm.generate([[1]], GREEDY)
 
 
-def test_a_loop_that_dies_fails_every_request(small_engine: Engine) -> None:
-    llm = LLM.of(small_engine)
-    core = llm._loop.core
-    step, count = core.step, [0]
+def test_a_loop_that_dies_fails_every_request(small_runner: ModelRunner) -> None:
+    llm = LLM.of(Engine(small_runner, settings=small_runner.settings))
+    engine = llm._loop.engine
+    step, count = engine.step, [0]
 
     def dying() -> Any:
         count[0] += 1
@@ -361,7 +361,7 @@ def test_a_loop_that_dies_fails_every_request(small_engine: Engine) -> None:
             raise AssertionError("a programmer's error")
         return step()
 
-    core.step = dying  # type: ignore[method-assign]
+    engine.step = dying  # type: ignore[method-assign]
     handles = [llm.submit([i + 1], LONG) for i in range(3)]
     for handle in handles:
         result = handle.result(60)
@@ -370,8 +370,8 @@ def test_a_loop_that_dies_fails_every_request(small_engine: Engine) -> None:
     with pytest.raises(DeepInferError, match="the engine has stopped: AssertionError"):
         llm.generate([[1]], GREEDY)
     llm.close()
-    for request_id in list(core._requests):
-        core.abort(request_id)
+    for request_id in list(engine._requests):
+        engine.abort(request_id)
 
 
 def test_an_interrupt_aborts_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,10 +421,12 @@ def test_kinds_of_prompts(llm: LLM) -> None:
     assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
 
 
-def test_the_constructor(small_engine: Engine) -> None:
+def test_the_constructor(small_runner: ModelRunner) -> None:
     with LLM(accelerator="reference", max_num_seqs=2, max_model_len=64, numerics="ref") as llm:
-        assert llm.engine.sizes.max_model_len == 64
-        assert llm.engine.options == EngineOptions(max_num_seqs=2, max_model_len=64, numerics="ref")
+        assert llm.engine.runner.sizes.max_model_len == 64
+        assert llm.engine.runner.options == EngineOptions(
+            max_num_seqs=2, max_model_len=64, numerics="ref"
+        )
         assert llm.generate([[1, 2]], GREEDY)[0].finish_reason == "length"
     with pytest.raises(UsageError, match=r"use their .text or .token_ids"):
         LLM(decode_sequence=True)

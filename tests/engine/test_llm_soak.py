@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from deepinfer import LLM, SamplingParams
-from deepinfer.engine import Engine
+from deepinfer.engine import Engine, ModelRunner
 from deepinfer.engine.llm import RequestHandle
 from tests.engine.runs import nothing_is_held
 from tests.engine.test_core import core_of
@@ -40,21 +40,21 @@ def random_request(random: np.random.Generator) -> tuple[Any, SamplingParams]:
     return prompt, params
 
 
-def soak(engine: Engine, seed: int, count: int, step_errors: bool = True) -> dict[str, int]:
+def soak(runner: ModelRunner, seed: int, count: int, step_errors: bool = True) -> dict[str, int]:
     """Submit from three threads while requests are aborted at random; the reasons by count."""
     reasons: dict[str, int] = {}
     known: dict[tuple[Any, ...], list[int]] = {}
     lock = threading.Lock()
-    with core_of(engine, blocks=12, pages=40, slots=5):
-        llm = LLM.of(engine)
-        run, errors = engine.backbone.run, np.random.default_rng(seed)
+    with core_of(runner, blocks=12, pages=40, slots=5):
+        llm = LLM.of(Engine(runner, settings=runner.settings))
+        run, errors = runner.backbone.run, np.random.default_rng(seed)
 
         def failing(*arguments: Any) -> Any:
             if step_errors and errors.random() < 0.01:
                 raise InjectedError(f"seed {seed}")
             return run(*arguments)
 
-        engine.backbone.run = failing  # type: ignore[method-assign]
+        runner.backbone.run = failing  # type: ignore[method-assign]
 
         def work(place: int) -> None:
             random = np.random.default_rng((seed, place))
@@ -104,22 +104,22 @@ def soak(engine: Engine, seed: int, count: int, step_errors: bool = True) -> dic
         finally:
             faulthandler.cancel_dump_traceback_later()
             llm.close()
-            engine.backbone.run = run  # type: ignore[method-assign]
+            runner.backbone.run = run  # type: ignore[method-assign]
         if failed:
             raise failed[0]
-        assert nothing_is_held(engine), f"seed {seed}"
+        assert nothing_is_held(runner), f"seed {seed}"
     assert not [t for t in threading.enumerate() if t.name == "deepinfer-engine"]
     return reasons
 
 
-def test_random_requests(small_engine: Engine) -> None:
-    reasons = soak(small_engine, seed=1, count=30)
+def test_random_requests(small_runner: ModelRunner) -> None:
+    reasons = soak(small_runner, seed=1, count=30)
     assert sum(reasons.values()) >= 30, reasons
     assert {"length", "error"} <= set(reasons), reasons
 
 
 @pytest.mark.soak
-def test_soak_of_two_thousand_requests(small_engine: Engine) -> None:
-    reasons = soak(small_engine, seed=2, count=2001)
+def test_soak_of_two_thousand_requests(small_runner: ModelRunner) -> None:
+    reasons = soak(small_runner, seed=2, count=2001)
     print(reasons)
     assert {"length", "error", "abort", "prompt_length_exceeded"} <= set(reasons), reasons

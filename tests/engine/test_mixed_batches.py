@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.engine import Chunk, Engine
-from tests.conftest import EngineOf
+from deepinfer.engine import ModelRunner
+from tests.conftest import RunnerOf
 from tests.engine.runs import (
+    Piece,
     Tokens,
     assert_same_bits,
     random_tokens,
     sequence,
     sequences,
+    step,
     together,
     whole,
 )
@@ -24,95 +26,97 @@ from tests.engine.test_chunks import modes
 LENGTHS = [1, 2, 9, 17, 40]
 
 
-def prompts_of(engine: Engine) -> list[Tokens]:
-    return [random_tokens(engine, length, seed=length) for length in LENGTHS]
+def prompts_of(runner: ModelRunner) -> list[Tokens]:
+    return [random_tokens(runner, length, seed=length) for length in LENGTHS]
 
 
 @modes
 def test_prompts_of_several_lengths_in_one_step(
-    numerics: str, compute: str, small_engines: EngineOf
+    numerics: str, compute: str, small_runners: RunnerOf
 ) -> None:
-    engine = small_engines(numerics, compute)
-    prompts = prompts_of(engine)
-    for tokens, got in zip(prompts, together(engine, prompts, [[]] * len(prompts)), strict=True):
-        assert_same_bits(got, whole(engine, tokens), f"prompt of {len(tokens)} among {LENGTHS}")
+    runner = small_runners(numerics, compute)
+    prompts = prompts_of(runner)
+    for tokens, got in zip(prompts, together(runner, prompts, [[]] * len(prompts)), strict=True):
+        assert_same_bits(got, whole(runner, tokens), f"prompt of {len(tokens)} among {LENGTHS}")
 
 
 def test_prompts_of_several_lengths_in_one_step_of_the_bundled_checkpoint(
-    bundled_engine: Engine,
+    bundled_runner: ModelRunner,
 ) -> None:
-    prompts = [random_tokens(bundled_engine, length, seed=length) for length in (1, 33, 15)]
-    got = together(bundled_engine, prompts, [[], [20], [7]])
+    prompts = [random_tokens(bundled_runner, length, seed=length) for length in (1, 33, 15)]
+    got = together(bundled_runner, prompts, [[], [20], [7]])
     for tokens, own in zip(prompts, got, strict=True):
-        assert_same_bits(own, whole(bundled_engine, tokens), f"prompt of {len(tokens)}")
+        assert_same_bits(own, whole(bundled_runner, tokens), f"prompt of {len(tokens)}")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_decode_rows_and_prompt_chunks_in_random_mixes(seed: int, small_engine: Engine) -> None:
+def test_decode_rows_and_prompt_chunks_in_random_mixes(
+    seed: int, small_runner: ModelRunner
+) -> None:
     """Every step takes some sequences in any order, some with one row and some with many."""
     random = np.random.default_rng(seed)
-    prompts = prompts_of(small_engine)
+    prompts = prompts_of(small_runner)
     parts: list[list[torch.Tensor]] = [[] for _ in prompts]
     history = []
-    with sequences(small_engine, len(prompts)) as caches:
+    with sequences(small_runner, len(prompts)) as caches:
         while unfinished := [i for i, cache in enumerate(caches) if cache.length < LENGTHS[i]]:
             running = random.permutation(unfinished)[: random.integers(1, len(unfinished) + 1)]
             chunks = []
             for i in running.tolist():
                 start = caches[i].length
                 rows = int(random.choice([1, 1, 2, 6, 13]))
-                chunks.append(Chunk(prompts[i], start, min(start + rows, LENGTHS[i]), caches[i]))
+                chunks.append(Piece(prompts[i], start, min(start + rows, LENGTHS[i]), caches[i]))
             history.append([(caches.index(c.cache), c.start, c.stop) for c in chunks])
-            logits = small_engine.step(chunks, all_rows=True)
+            logits = step(small_runner, chunks, all_rows=True)
             counts = [chunk.stop - chunk.start for chunk in chunks]
             for i, part in zip(running.tolist(), torch.split(logits, counts), strict=True):
                 parts[i].append(part)
     for tokens, own in zip(prompts, parts, strict=True):
-        want = whole(small_engine, tokens)
+        want = whole(small_runner, tokens)
         assert_same_bits(torch.cat(own), want, f"prompt of {len(tokens)}; steps {history}")
 
 
-def test_order_of_the_sequences(small_engine: Engine, threads: Callable[[int], None]) -> None:
-    prompts = prompts_of(small_engine)
-    forward = together(small_engine, prompts, [[]] * len(prompts))
+def test_order_of_the_sequences(small_runner: ModelRunner, threads: Callable[[int], None]) -> None:
+    prompts = prompts_of(small_runner)
+    forward = together(small_runner, prompts, [[]] * len(prompts))
     threads(2)
-    backward = together(small_engine, prompts[::-1], [[]] * len(prompts))[::-1]
+    backward = together(small_runner, prompts[::-1], [[]] * len(prompts))[::-1]
     for tokens, got, want in zip(prompts, backward, forward, strict=True):
         assert_same_bits(got, want, f"prompt of {len(tokens)} in reverse order with 2 threads")
 
 
-def test_last_rows_are_those_of_all_rows(small_engine: Engine) -> None:
-    prompts = prompts_of(small_engine)
-    want = torch.stack([rows[-1] for rows in together(small_engine, prompts, [[]] * 5)])
-    with sequences(small_engine, len(prompts)) as caches:
-        chunks = [Chunk(p, 0, len(p), cache) for p, cache in zip(prompts, caches, strict=True)]
-        assert_same_bits(small_engine.step(chunks), want, "last rows")
+def test_last_rows_are_those_of_all_rows(small_runner: ModelRunner) -> None:
+    prompts = prompts_of(small_runner)
+    want = torch.stack([rows[-1] for rows in together(small_runner, prompts, [[]] * 5)])
+    with sequences(small_runner, len(prompts)) as caches:
+        chunks = [Piece(p, 0, len(p), cache) for p, cache in zip(prompts, caches, strict=True)]
+        assert_same_bits(step(small_runner, chunks), want, "last rows")
 
 
-def test_a_slot_and_blocks_that_another_sequence_left(small_engine: Engine) -> None:
+def test_a_slot_and_blocks_that_another_sequence_left(small_runner: ModelRunner) -> None:
     """A sequence reads nothing of what was in its memory before."""
-    tokens = random_tokens(small_engine, 19)
-    want = whole(small_engine, tokens)
-    pools = small_engine.pools
+    tokens = random_tokens(small_runner, 19)
+    want = whole(small_runner, tokens)
+    pools = small_runner.pools
     for pool in (pools.context, pools.window):
         pool.data.fill_(0x7F)  # NaN, as a code of FP8 and as a scale of E4M3
-    for layer in small_engine.layout.compressor_rings:
+    for layer in small_runner.layout.compressor_rings:
         state = pools.compressor(layer)
         assert state is not None
         state.members.fill_(float("nan"))
-    with sequence(small_engine) as cache:
-        got = small_engine.step([Chunk(tokens, 0, len(tokens), cache)], all_rows=True)
+    with sequence(small_runner) as cache:
+        got = step(small_runner, [Piece(tokens, 0, len(tokens), cache)], all_rows=True)
     assert_same_bits(got, want, "in memory full of NaN")
 
 
-def test_a_sequence_of_nan_spoils_no_other(small_engine: Engine) -> None:
-    good, bad = random_tokens(small_engine, 20), random_tokens(small_engine, 23, seed=1)
-    want = whole(small_engine, good)[10:]
-    with sequences(small_engine, 2) as (first, second):
-        chunks = [Chunk(good, 0, 10, first), Chunk(bad, 0, 15, second)]
-        small_engine.step(chunks)
-        small_engine.pools.window.data[second.pages] = 0x7F
-        chunks = [Chunk(bad, 15, 23, second), Chunk(good, 10, 20, first)]
-        logits = small_engine.step(chunks, all_rows=True)
+def test_a_sequence_of_nan_spoils_no_other(small_runner: ModelRunner) -> None:
+    good, bad = random_tokens(small_runner, 20), random_tokens(small_runner, 23, seed=1)
+    want = whole(small_runner, good)[10:]
+    with sequences(small_runner, 2) as (first, second):
+        chunks = [Piece(good, 0, 10, first), Piece(bad, 0, 15, second)]
+        step(small_runner, chunks)
+        small_runner.pools.window.data[second.pages] = 0x7F
+        chunks = [Piece(bad, 15, 23, second), Piece(good, 10, 20, first)]
+        logits = step(small_runner, chunks, all_rows=True)
     assert bool(logits[:8].isnan().all())
     assert_same_bits(logits[8:], want, "beside a sequence whose window is NaN")

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from deepinfer import LLM
-from deepinfer.engine import Engine, profile_server
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine, ModelRunner
+from deepinfer.engine.observe import profile_server
 from deepinfer.engine.observe.profile_server import HOST, MAX_CONNECTIONS, ProfileServer
 from deepinfer.engine.observe.profiling import ProfileError, Profiler
 from deepinfer.errors import UsageError
 from deepinfer.settings.settings import Settings
-from tests.engine.shadow import add, drain, greedy, shadow_core
+from tests.engine.shadow import add, drain, greedy, shadow_engine
 
 
 class Taken(Profiler):
@@ -248,32 +248,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def core_with(**values: str) -> EngineCore:
+def core_with(**values: str) -> Engine:
     named = {f"DEEPINFER_{name}": value for name, value in values.items()}
-    return shadow_core(settings=Settings.from_environment(named))[0]
+    return shadow_engine(settings=Settings.from_environment(named))[0]
 
 
-def stepped(core: EngineCore, answer: Future[Any]) -> Any:
+def stepped(engine: Engine, answer: Future[Any]) -> Any:
     """Run requests until there is an answer."""
     while not answer.done():
-        if not core.has_work:
-            add(core, 5, max_tokens=30)
-        core.step()
-    drain(core)
+        if not engine.has_work:
+            add(engine, 5, max_tokens=30)
+        engine.step()
+    drain(engine)
     return answer.result()
 
 
 def test_a_trace_of_an_engine(tmp_path: Path) -> None:
     """Enabled, on the port that was asked for, into the directory that was asked for."""
     port = free_port()
-    core = core_with(
+    engine = core_with(
         PROFILE_HTTP_ENABLE="1",
         PROFILE_HTTP_PORT_BASE=str(port),
         TORCH_PROFILER_DIR=str(tmp_path),
     )
     with ThreadPoolExecutor(1) as pool:
-        status, answer = stepped(core, pool.submit(ask, port, "/profile?num_steps=3"))
-    core.close()
+        status, answer = stepped(engine, pool.submit(ask, port, "/profile?num_steps=3"))
+    engine.close()
     assert status == 200, answer
     path = Path(answer["trace"])
     assert os.listdir(tmp_path) == [path.name]
@@ -287,15 +287,15 @@ def test_a_trace_of_an_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prompts", [[], [[1, 2, 3]]])
 def test_the_text_interface_serves_until_it_is_closed(
     prompts: list[list[int]],
-    small_engine: Engine,
+    small_runner: ModelRunner,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port = free_port()
     values = {"PROFILE_HTTP_ENABLE": "1", "PROFILE_HTTP_PORT_BASE": str(port)}
     named = {f"DEEPINFER_{name}": value for name, value in values.items()}
-    monkeypatch.setattr(small_engine, "settings", Settings.from_environment(named))
-    with LLM.of(small_engine) as llm:
+    monkeypatch.setattr(small_runner, "settings", Settings.from_environment(named))
+    with LLM.of(Engine(small_runner, settings=small_runner.settings)) as llm:
         llm.generate(prompts, greedy(2), use_tqdm=False)
         assert ask(port, "/nothing")[0] == 404
     with pytest.raises(ConnectionRefusedError):
@@ -304,20 +304,20 @@ def test_the_text_interface_serves_until_it_is_closed(
 
 def test_it_is_off_by_default(tmp_path: Path) -> None:
     before = threading.active_count()
-    core = core_with(PROFILE_HTTP_PORT_BASE=str(free_port()), TORCH_PROFILER_DIR=str(tmp_path))
-    assert core.observer.server is None
+    engine = core_with(PROFILE_HTTP_PORT_BASE=str(free_port()), TORCH_PROFILER_DIR=str(tmp_path))
+    assert engine.observer.server is None
     assert threading.active_count() == before
-    core.close()
+    engine.close()
 
 
 def test_the_temporary_directory_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    core = core_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=str(free_port()))
-    assert core.observer.server is not None
-    assert core.observer.server._server.directory == tmp_path
-    core.close()
+    engine = core_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=str(free_port()))
+    assert engine.observer.server is not None
+    assert engine.observer.server._server.directory == tmp_path
+    engine.close()
 
 
 def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -334,23 +334,23 @@ def test_the_port_is_the_base_and_the_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         "deepinfer.engine.observe.observer.ProfileServer", lambda one, two, port: made.append(port)
     )
-    core, _ = shadow_core()
+    engine, _ = shadow_engine()
     for base, device in ((6070, 3), (65535, 0)):
         values = {
             "DEEPINFER_PROFILE_HTTP_ENABLE": "1",
             "DEEPINFER_PROFILE_HTTP_PORT_BASE": str(base),
         }
         settings = Settings.from_environment(values)
-        parts = core.runner.cache, core.limits, core.scheduler, settings
-        type(core.observer)(*parts, device_index=device)
+        parts = engine.runner.cache, engine.scheduler, settings
+        type(engine.observer)(*parts, device_index=device)
     assert made == [6073, 65535]
     with pytest.raises(UsageError, match="with device 1 is beyond 65535"):
-        type(core.observer)(*parts, device_index=1)
+        type(engine.observer)(*parts, device_index=1)
 
 
 def test_close_answers_who_waits_and_joins_every_thread(tmp_path: Path) -> None:
     port = free_port()
-    core = core_with(
+    engine = core_with(
         PROFILE_HTTP_ENABLE="1",
         PROFILE_HTTP_PORT_BASE=str(port),
         TORCH_PROFILER_DIR=str(tmp_path),
@@ -358,10 +358,10 @@ def test_close_answers_who_waits_and_joins_every_thread(tmp_path: Path) -> None:
     before = {t.ident for t in threading.enumerate()}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, port)
-        while core.observer.profiler._job is None:
+        while engine.observer.profiler._job is None:
             pass
-        core.close()
-        core.close()
+        engine.close()
+        engine.close()
         assert answer.result()[0] == 503
     assert {t.ident for t in threading.enumerate()} < before
     with pytest.raises(ConnectionRefusedError):

@@ -15,7 +15,7 @@ from tests.engine.shadow import (
     assert_alone,
     assert_as_at_the_start,
     random_request,
-    shadow_core,
+    shadow_engine,
 )
 
 
@@ -35,27 +35,27 @@ def random_run(seed: int, count: int, aborts: int, errors: bool) -> None:
     """Requests that arrive at any time, aborts and errors between them; each is answered once."""
     random = np.random.default_rng(seed)
     limits = random_limits(random)
-    core, runner = shadow_core(**limits)
+    engine, runner = shadow_engine(**limits)
     what = f"seed {seed}, {limits}"
     requests: list[Request] = []
     answers: list[Request] = []
-    while len(requests) < count or core.has_work:
+    while len(requests) < count or engine.has_work:
         assert len(runner.num_rows) < 200 * count, f"no end in sight; {what}"
         if len(requests) < count and random.random() < 0.6:
-            requests.append(core.add(*random_request(random)))
+            requests.append(engine.add(*random_request(random)))
         if aborts and requests and random.random() < 0.5:
             aborts -= 1
             victim = requests[-int(random.integers(1, min(len(requests), 8) + 1))]
-            if core.abort(victim.request_id):
+            if engine.abort(victim.request_id):
                 answers.append(victim)
         if errors and random.random() < 0.02:
             runner.raises = RuntimeError("now")
-        answers += core.step()
+        answers += engine.step()
         assert not runner.num_rows or runner.num_rows[-1] <= limits["max_num_batched_tokens"]
     assert sorted(r.number for r in answers) == list(range(count)), what
     assert all(request.finished for request in requests), what
     assert_alone(*requests)
-    assert_as_at_the_start(core)
+    assert_as_at_the_start(engine)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -71,26 +71,26 @@ def test_random_requests_with_aborts_and_errors(seed: int) -> None:
 def aborting_run(seed: int, aborts: int) -> None:
     """Many short-lived requests of which live ones are aborted: waiting, running or planned."""
     random = np.random.default_rng(seed)
-    core, runner = shadow_core(blocks=8, pages=30, slots=5, max_num_batched_tokens=12)
+    engine, runner = shadow_engine(blocks=8, pages=30, slots=5, max_num_batched_tokens=12)
     live: dict[str, Request] = {}
     left, answered, added = aborts, 0, 0
-    while left or core.has_work:
+    while left or engine.has_work:
         assert len(runner.num_rows) < 50 * aborts, f"no end in sight; seed {seed}"
         while left and len(live) < 12:
-            request = core.add(*random_request(random, longest=20))
+            request = engine.add(*random_request(random, longest=20))
             live[request.request_id] = request
             added += 1
         for _ in range(int(random.integers(0, 4)) if left else 0):
             if live and left:
                 name = random.choice(list(live))
-                assert core.abort(live.pop(name).request_id), f"seed {seed}"
+                assert engine.abort(live.pop(name).request_id), f"seed {seed}"
                 left -= 1
-        done = core.step()
+        done = engine.step()
         live = {name: request for name, request in live.items() if not request.finished}
         answered += len(done)
     assert answered + aborts == added, f"seed {seed}"
     assert not live, f"seed {seed}"
-    assert_as_at_the_start(core)
+    assert_as_at_the_start(engine)
 
 
 def test_aborts_at_random_points() -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.engine.shadow import add, drain, shadow_core
+from tests.engine.shadow import add, drain, shadow_engine
 
 LOGGER = "deepinfer.engine.observe.request_log"
 
@@ -22,9 +22,9 @@ def records(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
 
 def test_the_life_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
-    core, _ = shadow_core()
-    add(core, 5)
-    drain(core)
+    engine, _ = shadow_engine()
+    add(engine, 5)
+    drain(engine)
     assert records(caplog) == [
         ("DEBUG", "request-0", word) for word in ("arrived", "first", "finished")
     ]
@@ -34,37 +34,37 @@ def test_the_life_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_preemption(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
-    core, _ = shadow_core(blocks=4)
-    add(core, 25, 25, max_tokens=14)
-    drain(core)
+    engine, _ = shadow_engine(blocks=4)
+    add(engine, 25, 25, max_tokens=14)
+    drain(engine)
     preempted = [record for record in records(caplog) if record[2] == "preempted"]
-    assert preempted == [("DEBUG", "request-1", "preempted")] * core.scheduler.num_preempted
+    assert preempted == [("DEBUG", "request-1", "preempted")] * engine.scheduler.num_preempted
     assert preempted
 
 
 def test_life_is_not_shown_above_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = shadow_core(blocks=4)
-    add(core, 25, 25, max_tokens=14)
-    core.abort("request-0")
-    drain(core)
+    engine, _ = shadow_engine(blocks=4)
+    add(engine, 25, 25, max_tokens=14)
+    engine.abort("request-0")
+    drain(engine)
     assert records(caplog) == []
 
 
 def test_what_a_step_raises_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, runner = shadow_core()
-    add(core, 5)
+    engine, runner = shadow_engine()
+    add(engine, 5)
     runner.raises = ValueError("broken")
-    drain(core)
+    drain(engine)
     assert records(caplog) == [("ERROR", "request-0", "failed")]
     assert "sample 0, error: ValueError: broken" in caplog.text
 
 
 def test_a_request_without_memory_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = shadow_core(blocks=2)
-    add(core, 25, max_tokens=14)
-    drain(core)
+    engine, _ = shadow_engine(blocks=2)
+    add(engine, 25, max_tokens=14)
+    drain(engine)
     assert records(caplog) == [("WARNING", "request-0", "failed")]
     assert "insufficient_system_resource: no memory for 33 tokens" in caplog.text

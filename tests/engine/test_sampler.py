@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import SamplingParameters
-from deepinfer.engine import Engine, SamplingParams
+from deepinfer.engine import ModelRunner, SamplingParams
 from deepinfer.engine.request import FinishReason, Request, Sequence, TokenLogprobs
 from deepinfer.engine.sampler import FLOOR, Drawn, Sampler, SamplingRules
 from deepinfer.errors import RequestError
 from deepinfer_reference.backend import ReferenceBackend
 from tests.engine.runs import random_tokens, whole
-from tests.engine.shadow import WINDOW, assert_as_at_the_start, drain, logits_of, shadow_core
+from tests.engine.shadow import WINDOW, assert_as_at_the_start, drain, logits_of, shadow_engine
 from tests.engine.test_core import core_of
 
 VOCABULARY, EOS = 12, 3
@@ -39,9 +39,10 @@ def running(slot: int, output: list[int] = OUTPUT, **values: Any) -> Sequence:
     """A running sequence with the given parameters, in its slot."""
     params = SamplingParams(**{"temperature": 0, "max_tokens": 20, **values})
     request = Request(f"r{slot}", slot, np.array(PROMPT), params, 0.0)
-    tokens = np.array([*PROMPT, *output, 0])
+    sequence = Sequence(request, 0, 1, np.array([*PROMPT, *output]), len(PROMPT))
     cache: Any = SimpleNamespace(slot=slot)
-    return Sequence(request, 0, 1, tokens, len(tokens) - 1, len(PROMPT), cache)
+    sequence.cache = cache
+    return sequence
 
 
 def draw(logits: Tensor, sequences: list[Sequence], **rules: Any) -> tuple[Drawn, Tensor]:
@@ -212,19 +213,19 @@ def test_logprobs_have_a_floor(logits: Tensor) -> None:
 
 
 def test_lists_that_leave_nothing_fail_that_request_alone() -> None:
-    core, _ = shadow_core()
+    engine, _ = shadow_engine()
     barred = SamplingParams(allowed_token_ids=[2], banned_token_ids=[2], max_tokens=2)
-    bad = core.add([1, 2, 3], barred)
-    good = core.add([1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True, seed=1))
-    drain(core)
+    bad = engine.add([1, 2, 3], barred)
+    good = engine.add([1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True, seed=1))
+    drain(engine)
     assert bad.sequences[0].finish_reason == FinishReason.ERROR
     assert "allowed_token_ids, banned_token_ids" in bad.sequences[0].error
     assert good.sequences[0].finish_reason == FinishReason.LENGTH
-    assert_as_at_the_start(core)
+    assert_as_at_the_start(engine)
 
 
 def test_ids_outside_the_vocabulary_are_refused() -> None:
-    core, _ = shadow_core()
+    engine, _ = shadow_engine()
     for name, value in (
         ("stop_token_ids", [24]),
         ("allowed_token_ids", [-1]),
@@ -232,10 +233,10 @@ def test_ids_outside_the_vocabulary_are_refused() -> None:
         ("logit_bias", {24: 1.0}),
     ):
         with pytest.raises(RequestError, match=f"{name} names id .*; allowed: 0 to 23"):
-            core.add([1], SamplingParams(**{name: value}))
+            engine.add([1], SamplingParams(**{name: value}))
     with pytest.raises(RequestError, match="top_logprobs is 25; the vocabulary has 24"):
-        core.add([1], SamplingParams(top_logprobs=25))
-    assert_as_at_the_start(core)
+        engine.add([1], SamplingParams(top_logprobs=25))
+    assert_as_at_the_start(engine)
 
 
 def raws(logprobs: list[TokenLogprobs]) -> list[float]:
@@ -245,12 +246,12 @@ def raws(logprobs: list[TokenLogprobs]) -> list[float]:
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 64])
 @pytest.mark.parametrize("length", [1, 2, 9, 20])
 def test_prompt_logprobs_across_chunks(length: int, rows: int) -> None:
-    core, _ = shadow_core(max_num_batched_tokens=rows)
+    engine, _ = shadow_engine(max_num_batched_tokens=rows)
     prompt = np.random.default_rng(0).integers(0, 24, length)
     params = SamplingParams(prompt_logprobs=True, top_logprobs=2, max_tokens=3, n=2, seed=1)
-    other = core.add(prompt[::-1], SamplingParams(max_tokens=2, seed=2))
-    request = core.add(prompt, params)
-    drain(core)
+    other = engine.add(prompt[::-1], SamplingParams(max_tokens=2, seed=2))
+    request = engine.add(prompt, params)
+    drain(engine)
     want = [
         log_softmax(logits_of(prompt[:end], prompt[:end][-WINDOW:]))[prompt[end]]
         for end in range(1, length)
@@ -261,11 +262,11 @@ def test_prompt_logprobs_across_chunks(length: int, rows: int) -> None:
 
 
 def test_prompt_logprobs_of_a_preempted_prompt_are_given_once() -> None:
-    core, _ = shadow_core(blocks=4, max_num_batched_tokens=6)
+    engine, _ = shadow_engine(blocks=4, max_num_batched_tokens=6)
     prompt = np.random.default_rng(0).integers(0, 24, 30)
-    core.add(prompt[::-1], SamplingParams(max_tokens=20, ignore_eos=True, temperature=0))
-    request = core.add(prompt, SamplingParams(prompt_logprobs=True, max_tokens=3, seed=1))
-    drain(core)
+    engine.add(prompt[::-1], SamplingParams(max_tokens=20, ignore_eos=True, temperature=0))
+    request = engine.add(prompt, SamplingParams(prompt_logprobs=True, max_tokens=3, seed=1))
+    drain(engine)
     want = [
         log_softmax(logits_of(prompt[:end], prompt[:end][-WINDOW:]))[prompt[end]]
         for end in range(1, 30)
@@ -273,15 +274,15 @@ def test_prompt_logprobs_of_a_preempted_prompt_are_given_once() -> None:
     assert raws(request.prompt_logprobs) == pytest.approx(want, abs=1e-6)
 
 
-def test_prompt_logprobs_of_the_model(small_engine: Engine) -> None:
-    prompt = random_tokens(small_engine, 21)
-    logits = whole(small_engine, prompt)
+def test_prompt_logprobs_of_the_model(small_runner: ModelRunner) -> None:
+    prompt = random_tokens(small_runner, 21)
+    logits = whole(small_runner, prompt)
     want = [log_softmax(row)[token] for row, token in zip(logits, prompt[1:], strict=False)]
     found = []
     for rows in (64, 8):
-        with core_of(small_engine, max_num_batched_tokens=rows) as (core, _):
-            request = core.add(prompt, SamplingParams(prompt_logprobs=True, max_tokens=2, seed=1))
-            drain(core)
+        with core_of(small_runner, max_num_batched_tokens=rows) as (engine, _):
+            request = engine.add(prompt, SamplingParams(prompt_logprobs=True, max_tokens=2, seed=1))
+            drain(engine)
         found.append(raws(request.prompt_logprobs))
     assert found[0] == found[1]
     assert found[0] == pytest.approx(want, abs=1e-5)

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine
 from deepinfer.engine.observe.stats_line import StatsLine
+from deepinfer.engine.sampler import NO_RULES
 from deepinfer.settings.settings import Settings
-from tests.engine.shadow import ShadowRunner, add, drain, shadow_core
+from tests.engine.shadow import ShadowRunner, add, drain, shadow_engine
 
 LOGGER = "deepinfer.engine.stats"
 
 
-def core_with(interval: str | None, **limits: Any) -> tuple[EngineCore, ShadowRunner]:
+def core_with(interval: str | None, **limits: Any) -> tuple[Engine, ShadowRunner]:
     values = {} if interval is None else {"DEEPINFER_LOGGING_INTERVAL_STEP": interval}
-    return shadow_core(settings=Settings.from_environment(values), **limits)
+    return shadow_engine(settings=Settings.from_environment(values), **limits)
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
@@ -37,52 +38,52 @@ def test_a_line_every_so_many_steps(
     interval: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = core_with(interval)
-    add(core, 5, max_tokens=6)
-    drain(core)
-    core.close()
+    engine, _ = core_with(interval)
+    add(engine, 5, max_tokens=6)
+    drain(engine)
+    engine.close()
     assert len(lines(caplog)) == count
 
 
 def test_every_hundred_steps_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = core_with(None, slots=2)
-    add(core, 2, 2, 2, 2, max_tokens=70)  # two by two
-    drain(core)
-    core.close()
-    assert core.stats().steps == 140
+    engine, _ = core_with(None, slots=2)
+    add(engine, 2, 2, 2, 2, max_tokens=70)  # two by two
+    drain(engine)
+    engine.close()
+    assert engine.stats().steps == 140
     assert len(lines(caplog)) == 1
 
 
 def test_the_option_silences_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     settings = Settings.from_environment({"DEEPINFER_LOGGING_INTERVAL_STEP": "1"})
-    _, runner = shadow_core()
+    _, runner = shadow_engine()
     runner.options = SimpleNamespace(seed=None, disable_log_stats=True)
-    core = EngineCore(runner, shadow_core()[0].limits, settings=settings)  # type: ignore[arg-type]
-    add(core, 5)
-    drain(core)
-    core.close()
+    engine = Engine(runner, shadow_engine()[0].limits, NO_RULES, settings)  # type: ignore[arg-type]
+    add(engine, 5)
+    drain(engine)
+    engine.close()
     assert not lines(caplog)
     assert not lines(caplog, logging.DEBUG)
 
 
 def test_a_core_without_settings_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
-    core, _ = shadow_core()
-    add(core, *[2] * 30, max_tokens=70)
-    drain(core)
-    assert core.stats().steps > 100
+    engine, _ = shadow_engine()
+    add(engine, *[2] * 30, max_tokens=70)
+    drain(engine)
+    assert engine.stats().steps > 100
     assert not lines(caplog)
 
 
 def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
     """Two prompts of 20 and 6 in steps of 16 rows: 16, then 4 + 6, then two rows a step."""
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = core_with("1", slots=4, blocks=20, pages=40, max_num_batched_tokens=16)
-    add(core, 20, 6, max_tokens=3)
-    drain(core)
-    core.close()
+    engine, _ = core_with("1", slots=4, blocks=20, pages=40, max_num_batched_tokens=16)
+    add(engine, 20, 6, max_tokens=3)
+    drain(engine)
+    engine.close()
     first, second, third, fourth = map(fields, lines(caplog))
     assert (first["is_prompt"], first["running"], first["pending"]) == ("True", "1", "1")
     assert (first["chunked"], first["num_batched_tokens"]) == ("1", "16 [100.0%]")
@@ -106,32 +107,32 @@ def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_aborted_and_preempted_are_those_of_the_window(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    core, _ = core_with("1", blocks=5, max_num_batched_tokens=80)
-    add(core, 25, 25, 25, max_tokens=14)
-    core.step()
-    core.abort("request-0")
-    core.step()
+    engine, _ = core_with("1", blocks=5, max_num_batched_tokens=80)
+    add(engine, 25, 25, 25, max_tokens=14)
+    engine.step()
+    engine.abort("request-0")
+    engine.step()
     assert [fields(line)["aborted"] for line in lines(caplog)] == ["0", "1"]
-    drain(core)
-    core.close()
+    drain(engine)
+    engine.close()
     counted = [int(fields(line)["preempted"]) for line in lines(caplog)]
-    assert sum(counted) == core.scheduler.num_preempted > 0
+    assert sum(counted) == engine.scheduler.num_preempted > 0
 
 
 def test_timers_are_shown_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
-    core, _ = core_with("2")
-    add(core, 5, max_tokens=2)
-    drain(core)
-    core.close()
+    engine, _ = core_with("2")
+    add(engine, 5, max_tokens=2)
+    drain(engine)
+    engine.close()
     (line,) = lines(caplog, logging.DEBUG)
     assert re.match(r"timers in ms: schedule cur [\d.]+ mean [\d.]+ max [\d.]+, prepare_inp", line)
 
 
 def test_a_silent_line_keeps_nothing() -> None:
-    core, _ = shadow_core()
-    line = core.observer._line
+    engine, _ = shadow_engine()
+    line = engine.observer._line
     assert isinstance(line, StatsLine)
-    add(core, 5)
-    drain(core)
+    add(engine, 5)
+    drain(engine)
     assert line._window.steps == line._window.finished == 0

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.engine import Engine, SamplingParams
+from deepinfer.engine import Engine, ModelRunner, SamplingParams
 from deepinfer.errors import RequestError
 from tests.conftest import MAX_MODEL_LEN
+from tests.engine.runs import generate
 
 VOCABULARY = 320
 
@@ -42,10 +43,10 @@ REFUSED: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(
     ("prompt", "message"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
 )
-def test_refused_prompts(prompt: Any, message: str, small_engine: Engine) -> None:
-    assert small_engine.config.text.vocab_size == VOCABULARY
+def test_refused_prompts(prompt: Any, message: str, small_runner: ModelRunner) -> None:
+    assert small_runner.config.text.vocab_size == VOCABULARY
     with pytest.raises(RequestError, match=message):
-        small_engine.validate(prompt)
+        Engine(small_runner).admission.check(prompt, SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -64,25 +65,25 @@ def test_refused_prompts(prompt: Any, message: str, small_engine: Engine) -> Non
     ],
     ids=lambda prompt: type(prompt).__name__,
 )
-def test_accepted_prompts(prompt: Any, small_engine: Engine) -> None:
-    tokens = small_engine.validate(prompt)
+def test_accepted_prompts(prompt: Any, small_runner: ModelRunner) -> None:
+    tokens = Engine(small_runner).admission.check(prompt, SamplingParams())
     assert tokens.dtype == np.int64
     assert tokens.tolist() == [int(token) for token in prompt]
 
 
-def test_the_caller_keeps_its_array(small_engine: Engine) -> None:
+def test_the_caller_keeps_its_array(small_runner: ModelRunner) -> None:
     prompt = np.array([5, 6, 7])
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
-    list(small_engine.generate(prompt, params))
+    list(generate(small_runner, prompt, params))
     assert prompt.tolist() == [5, 6, 7]
 
 
-def test_generate_refuses_before_it_takes_cache(small_engine: Engine) -> None:
+def test_generate_refuses_before_it_takes_cache(small_runner: ModelRunner) -> None:
     with pytest.raises(RequestError, match="id 999"):
-        next(iter(small_engine.generate([1, 999], SamplingParams())))
+        next(iter(generate(small_runner, [1, 999], SamplingParams())))
 
 
-def test_an_image_id_without_images_is_an_ordinary_token(small_engine: Engine) -> None:
-    image = small_engine.config.image_token_id
+def test_an_image_id_without_images_is_an_ordinary_token(small_runner: ModelRunner) -> None:
+    image = small_runner.config.image_token_id
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-    assert len(list(small_engine.generate([3, image, 4], params))) == 1
+    assert len(list(generate(small_runner, [3, image, 4], params))) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.errors import UsageError
 from deepinfer.evaluate import CLASSES, distance_class, heldout
 from deepinfer.evaluate.items import encode
@@ -72,8 +72,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         heldout(file=tmp_path / "items.jsonl")
 
 
-def test_special_tokens_go_in_by_their_ids(bundled_engine: Engine) -> None:
-    tokenizer: Any = bundled_engine.tokenizer
+def test_special_tokens_go_in_by_their_ids(bundled_runner: ModelRunner) -> None:
+    tokenizer: Any = bundled_runner.tokenizer
     text = "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜></think>Yes<｜end▁of▁sentence｜>"
     ids = encode(tokenizer, text)
     assert ids == tokenizer.encode_with_control(text)

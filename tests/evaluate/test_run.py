@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deepinfer.engine import Engine, SamplingParams
+from deepinfer.engine import Engine, ModelRunner, SamplingParams
 from deepinfer.engine.llm import LLM
 from deepinfer.engine.outputs import CompletionOutput, RequestOutput
 from deepinfer.engine.request import TokenLogprobs
@@ -59,8 +59,8 @@ def read(count: int) -> RequestOutput:
 
 
 @pytest.fixture
-def tokenizer(bundled_engine: Engine) -> Tokenizer:
-    return bundled_engine.tokenizer
+def tokenizer(bundled_runner: ModelRunner) -> Tokenizer:
+    return bundled_runner.tokenizer
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_the_table_has_every_score(scripted: Any) -> None:
     assert "failed requests: 1, first: the step failed" in shown
 
 
-def test_the_random_checkpoint_knows_nothing(bundled_engine: Engine) -> None:
-    with LLM.of(bundled_engine) as llm:
+def test_the_random_checkpoint_knows_nothing(bundled_runner: ModelRunner) -> None:
+    with LLM.of(Engine(bundled_runner, settings=bundled_runner.settings)) as llm:
         evaluation = evaluate(llm, QUESTIONS[:3], TEXTS)
     assert evaluation.score("recall").correct == 0
     assert evaluation.errors == []

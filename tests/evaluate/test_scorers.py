@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.evaluate import Question, Text
 from deepinfer.evaluate.scorers import answer_tokens, is_exact, is_json_object, perplexity
 
@@ -58,8 +58,8 @@ def test_perplexity_is_the_mean_surprise() -> None:
     assert perplexity([-1e6]) == math.inf
 
 
-def test_tokens_of_an_answer_are_those_with_a_byte_of_it(bundled_engine: Engine) -> None:
-    tokenizer = bundled_engine.tokenizer
+def test_tokens_of_an_answer_are_those_with_a_byte_of_it(bundled_runner: ModelRunner) -> None:
+    tokenizer = bundled_runner.tokenizer
     text = "<｜User｜>é lamp, red. lamp red"
     ids = tokenizer.encode_with_control(text)
     pieces = [tokenizer.token_bytes(token).decode(errors="replace") for token in ids]

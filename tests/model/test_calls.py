@@ -21,11 +21,9 @@ import pytest
 from deepinfer.backend import OPERATORS, CallSpec, Contract, Numerics
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.trace import shown_facts
-from deepinfer.checkpoint import Checkpoint
 from deepinfer.config import ModelConfig
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Chunk, Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import EngineOptions, SamplingParams, open_engine
 from deepinfer.model import model_calls
 from deepinfer.model.calls import CallLimits
 from tests.config.released import released_config
@@ -68,21 +66,15 @@ def run(numerics: Numerics, dtype: str) -> tuple[list[CallSpec], Seen]:
         max_num_seqs=SEQUENCES,
     )
     seen = Seen()
-    with Checkpoint.open(bundled_checkpoint()) as checkpoint:
-        calls = model_calls(checkpoint.config, numerics, dtype, LIMITS)
-        engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
-        engine.operators = engine.operators.tapped(seen.tap)
-        engine.backbone.operators = engine.operators
+    with open_engine(bundled_checkpoint(), select_backend(REFERENCE), options) as engine:
+        calls = model_calls(engine.runner.config, numerics, dtype, LIMITS)
         tokens = np.arange(3, 3 + 2 * LENGTH, 2)
-        caches = [engine.cache.open() for _ in range(SEQUENCES)]
-        engine.step([Chunk(tokens, 0, 20, caches[0]), Chunk(tokens, 0, 13, caches[1])])
-        engine.step([Chunk(tokens, 20, 21, caches[0])])
-        for cache in caches:
-            engine.cache.close(cache)
-        core = EngineCore(engine)
-        core.add(tokens[:9], SamplingParams(max_tokens=2, n=2, logprobs=True))
-        while core.has_work:
-            core.step()
+        with engine.tapped(seen.tap):
+            engine.add(tokens[:20], SamplingParams(max_tokens=2))
+            engine.add(tokens[:13], SamplingParams(max_tokens=1))
+            engine.drain()
+            engine.add(tokens[:9], SamplingParams(max_tokens=2, n=2, logprobs=True))
+            engine.drain()
     return calls, seen
 
 

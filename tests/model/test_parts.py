@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Chunk, Engine, SamplingParams
-from tests.conftest import load_engine
+from deepinfer.engine import ModelRunner, SamplingParams
+from tests.conftest import load_runner
 from tests.engine.runs import (
+    Piece,
     assert_same_bits,
+    generate,
     in_pieces,
     nothing_is_held,
+    prepare,
     random_tokens,
+    sequence,
     together,
     whole,
 )
@@ -75,22 +81,22 @@ MODELS: dict[str, dict[str, Any]] = {
 @contextmanager
 def engine_with(
     changes: dict[str, Any], directory: Path, compute: str = "bf16"
-) -> Iterator[Engine]:
+) -> Iterator[ModelRunner]:
     """An engine of a random checkpoint with these changes; its cache is free at the end."""
     write_random_model(directory, changes)
     with Checkpoint.open(directory, progress=False) as checkpoint:
-        engine = load_engine(checkpoint, "infer", compute, sequences=3)
-        yield engine
-        assert nothing_is_held(engine)
+        runner = load_runner(checkpoint, "infer", compute, sequences=3)
+        yield runner
+        assert nothing_is_held(runner)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_do_not_matter(name: str, tmp_path: Path) -> None:
-    with engine_with(MODELS[name], tmp_path) as engine:
-        tokens = random_tokens(engine, 27)
-        want = whole(engine, tokens)
+    with engine_with(MODELS[name], tmp_path) as runner:
+        tokens = random_tokens(runner, 27)
+        want = whole(runner, tokens)
         assert float(want.std()) > 0.1
-        got = together(engine, [tokens, tokens], [CUTS, [13]])
+        got = together(runner, [tokens, tokens], [CUTS, [13]])
         assert_same_bits(got[0], want, f"{name}: cut before {CUTS}")
         assert_same_bits(got[1], want, f"{name}: cut before 13")
 
@@ -98,78 +104,73 @@ def test_chunks_do_not_matter(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["window only", "ratio 2 after ratio 1"])
 def test_text_of_a_reduced_model(name: str, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
-    with engine_with(MODELS[name], tmp_path) as engine:
-        prompt = random_tokens(engine, 9)
-        text = [token.token_id for token in engine.generate(prompt, params)]
-        logits = whole(engine, engine.validate([*prompt.tolist(), *text]))
+    with engine_with(MODELS[name], tmp_path) as runner:
+        prompt = random_tokens(runner, 9)
+        text = [token.token_id for token in generate(runner, prompt, params)]
+        logits = whole(runner, np.array([*prompt.tolist(), *text]))
         assert text == logits[8:-1].argmax(-1).tolist()
 
 
-def effect(engine: Engine, length: int, changed: int) -> bool:
+def effect(runner: ModelRunner, length: int, changed: int) -> bool:
     """Does another token at position `changed` change the last row's logits?"""
-    tokens = random_tokens(engine, length)
+    tokens = random_tokens(runner, length)
     other = tokens.copy()
     other[changed] = (other[changed] + 1) % 300
-    first, second = together(engine, [tokens, other], [[], []])
+    first, second = together(runner, [tokens, other], [[], []])
     return not torch.equal(first[-1], second[-1])
 
 
 def test_a_window_layer_sees_exactly_its_window(tmp_path: Path) -> None:
     changes = MODELS["one window layer"]
-    with engine_with(changes, tmp_path, "fp32") as engine:
-        window = engine.config.text.sliding_window
+    with engine_with(changes, tmp_path, "fp32") as runner:
+        window = runner.config.text.sliding_window
         last = 19
         for back in range(window + 3):
-            assert effect(engine, last + 1, last - back) == (back < window), f"{back} tokens back"
+            assert effect(runner, last + 1, last - back) == (back < window), f"{back} tokens back"
 
 
 def test_a_compressed_layer_sees_beyond_its_window(tmp_path: Path) -> None:
     changes = schedule(1, sources=[0]) | NO_ENGRAM | {"index_topk": 100}
-    with engine_with(changes, tmp_path, "fp32") as engine:
-        assert all(effect(engine, 20, place) for place in (0, 5, 11))
+    with engine_with(changes, tmp_path, "fp32") as runner:
+        assert all(effect(runner, 20, place) for place in (0, 5, 11))
 
 
 @pytest.mark.parametrize("length", [2, 3, 9])
 def test_a_row_sees_every_complete_pair(length: int, tmp_path: Path) -> None:
     """Ratio 2 and a window of 1: earlier tokens are seen through their pairs alone."""
     changes = schedule(2, sources=[0]) | NO_ENGRAM | {"sliding_window": 1, "index_topk": 100}
-    with engine_with(changes, tmp_path, "fp32") as engine:
-        assert all(effect(engine, length, place) for place in {0, 1, length - 2, length - 1})
+    with engine_with(changes, tmp_path, "fp32") as runner:
+        assert all(effect(runner, length, place) for place in {0, 1, length - 2, length - 1})
 
 
 def test_engram_sees_its_ngrams_and_no_more(tmp_path: Path) -> None:
     """With a window of 1 and no compressed layers, only the n-gram reaches back."""
     changes = schedule(0, sources=[]) | {"sliding_window": 1, "engram_max_ngram_size": 3}
-    with engine_with(changes, tmp_path, "fp32") as engine:
-        assert [effect(engine, 12, 11 - back) for back in range(5)] == [True] * 3 + [False] * 2
+    with engine_with(changes, tmp_path, "fp32") as runner:
+        assert [effect(runner, 12, 11 - back) for back in range(5)] == [True] * 3 + [False] * 2
 
 
-def test_rows_of_a_prompt_never_see_later_tokens(small_engine: Engine) -> None:
-    tokens = random_tokens(small_engine, 30)
+def test_rows_of_a_prompt_never_see_later_tokens(small_runner: ModelRunner) -> None:
+    tokens = random_tokens(small_runner, 30)
     other = tokens.copy()
     other[18:] = (other[18:] + 5) % 300
-    first, second = together(small_engine, [tokens, other], [[], []])
+    first, second = together(small_runner, [tokens, other], [[], []])
     assert_same_bits(second[:18], first[:18], "rows before the first other token")
     assert not torch.equal(second[18], first[18])
 
 
-def test_a_model_with_engram_needs_the_history_of_its_batch(small_engine: Engine) -> None:
-    tokens = random_tokens(small_engine, 5)
-    cache = small_engine.cache.open()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(small_engine, "history", None)
-            with pytest.raises(ValueError, match="build the batch with its history"):
-                small_engine.step([Chunk(tokens, 0, 5, cache)])
-    finally:
-        small_engine.cache.close(cache)
+def test_a_model_with_engram_needs_the_history_of_its_batch(small_runner: ModelRunner) -> None:
+    with sequence(small_runner) as cache:
+        batch, _ = prepare(small_runner, [Piece(random_tokens(small_runner, 5), 0, 5, cache)])
+        with pytest.raises(ValueError, match="build the batch with its history"):
+            small_runner.run(dataclasses.replace(batch, history=None))
 
 
-def test_blocks_and_pages_of_the_canonical_size(small_engine: Engine) -> None:
+def test_blocks_and_pages_of_the_canonical_size(small_runner: ModelRunner) -> None:
     """128 and 16 tokens give the bits of 16 and 4."""
-    tokens = random_tokens(small_engine, 127)
-    with Checkpoint.open(small_engine.checkpoint.directory, progress=False) as checkpoint:
-        engine = Engine.load(checkpoint, select_backend(REFERENCE), small_engine.options)
-        assert (engine.layout.block_tokens, engine.layout.page_tokens) == (128, 16)
-        got = in_pieces(engine, tokens, [15, 16, 17, 90])
-    assert_same_bits(got, whole(small_engine, tokens), "canonical blocks and pages")
+    tokens = random_tokens(small_runner, 127)
+    with Checkpoint.open(small_runner.checkpoint.directory, progress=False) as checkpoint:
+        runner = ModelRunner.load(checkpoint, select_backend(REFERENCE), small_runner.options)
+        assert (runner.layout.block_tokens, runner.layout.page_tokens) == (128, 16)
+        got = in_pieces(runner, tokens, [15, 16, 17, 90])
+    assert_same_bits(got, whole(small_runner, tokens), "canonical blocks and pages")

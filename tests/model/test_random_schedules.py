@@ -11,7 +11,7 @@ import pytest
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.cache import CacheLayout
 from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import EngineOptions, ModelRunner
 from tests.engine.runs import assert_same_bits, random_tokens, together
 from tests.model.random_model import write_random_model
 
@@ -65,8 +65,8 @@ def test_random_schedule(seed: int, tmp_path: Path) -> None:
             block_tokens=2 * int(random.integers(1, 12)),
             page_tokens=int(random.integers(1, 20)),
         )
-        engine = Engine.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
-        tokens = random_tokens(engine, LENGTH, seed)
+        runner = ModelRunner.load(checkpoint, select_backend(REFERENCE), options, layout=layout)
+        tokens = random_tokens(runner, LENGTH, seed)
         cuts = [
             [],
             *(
@@ -75,7 +75,7 @@ def test_random_schedule(seed: int, tmp_path: Path) -> None:
             ),
             [*random.integers(1, 50, 4).tolist(), *range(50, LENGTH)],
         ]
-        want, *others = together(engine, [tokens] * len(cuts), cuts)
+        want, *others = together(runner, [tokens] * len(cuts), cuts)
     for own, got in zip(cuts[1:], others, strict=True):
         what = f"cuts {own}, {layout.block_tokens} and {layout.page_tokens} tokens, {changes}"
         assert_same_bits(got, want, what)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from deepinfer.backend import Batch, Region, Selection
-from deepinfer.engine import Chunk, Engine
-from tests.engine.runs import random_tokens
+from deepinfer.engine import ModelRunner
+from tests.engine.runs import Piece, random_tokens, step
 
 LENGTH = 40
 
@@ -38,26 +38,26 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(small_engine: Engine) -> Seen:
+def seen(small_runner: ModelRunner) -> Seen:
     """A prompt of the small model, whose layers are: window; ratio 2 full, reindex; ratio 1 full
     and candidate source, reindex, reuse."""
     seen = Seen()
-    tokens = random_tokens(small_engine, LENGTH)
-    cache = small_engine.cache.open()
+    tokens = random_tokens(small_runner, LENGTH)
+    cache = small_runner.cache.open()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small_engine.backbone, "operators", small_engine.operators.tapped(seen.tap))
-        small_engine.step([Chunk(tokens, 0, LENGTH, cache)])
-    small_engine.cache.close(cache)
+        patch.setattr(small_runner.backbone, "operators", small_runner.operators.tapped(seen.tap))
+        step(small_runner, [Piece(tokens, 0, LENGTH, cache)])
+    small_runner.cache.close(cache)
     return seen
 
 
-def test_every_layer_attends_to_its_own_window(seen: Seen, small_engine: Engine) -> None:
-    pools = small_engine.pools
+def test_every_layer_attends_to_its_own_window(seen: Seen, small_runner: ModelRunner) -> None:
+    pools = small_runner.pools
     assert [window for window, _, _ in seen.attended] == [pools.window_region(i) for i in range(6)]
 
 
-def test_layers_read_the_entries_of_their_source(seen: Seen, small_engine: Engine) -> None:
-    main = small_engine.pools.main
+def test_layers_read_the_entries_of_their_source(seen: Seen, small_runner: ModelRunner) -> None:
+    main = small_runner.pools.main
     assert [entries for _, entries, _ in seen.attended] == [
         None,
         *([main(1)] * 2),
@@ -65,13 +65,13 @@ def test_layers_read_the_entries_of_their_source(seen: Seen, small_engine: Engin
     ]
 
 
-def test_only_sources_write_entries(seen: Seen, small_engine: Engine) -> None:
-    pools = small_engine.pools
+def test_only_sources_write_entries(seen: Seen, small_runner: ModelRunner) -> None:
+    pools = small_runner.pools
     assert seen.updated == [(pools.main(i), pools.index(i)) for i in (1, 3)]
 
 
-def test_index_layers_score_the_keys_of_their_source(seen: Seen, small_engine: Engine) -> None:
-    index = small_engine.pools.index
+def test_index_layers_score_the_keys_of_their_source(seen: Seen, small_runner: ModelRunner) -> None:
+    index = small_runner.pools.index
     assert [keys for keys, _, _ in seen.selected] == [index(1), index(1), index(3), index(3)]
 
 
@@ -93,8 +93,8 @@ def test_candidates_go_to_index_layers_after_their_source(seen: Seen) -> None:
     assert given[3] is made
 
 
-def test_candidates_restrict_the_selection(seen: Seen, small_engine: Engine) -> None:
-    text = small_engine.config.text
+def test_candidates_restrict_the_selection(seen: Seen, small_runner: ModelRunner) -> None:
+    text = small_runner.config.text
     size, kept = text.candidate_block_size, text.candidate_topk_blocks
     candidates = seen.selected[3][1]
     assert candidates is not None
@@ -115,9 +115,9 @@ def test_candidates_restrict_the_selection(seen: Seen, small_engine: Engine) -> 
     assert outside, "the source's own selection is not restricted"
 
 
-def test_numbers_of_selected_entries(seen: Seen, small_engine: Engine) -> None:
+def test_numbers_of_selected_entries(seen: Seen, small_runner: ModelRunner) -> None:
     """As many as are visible, at most `index_topk`; complete groups only."""
     for (_, _, result), ratio in zip(seen.selected, (2, 2, 1, 1), strict=True):
         counts = (result.indices >= 0).sum(1).tolist()
         visible = [(row + 1) // ratio for row in range(LENGTH)]
-        assert counts == [min(count, small_engine.config.text.index_topk) for count in visible]
+        assert counts == [min(count, small_runner.config.text.index_topk) for count in visible]

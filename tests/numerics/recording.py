@@ -146,7 +146,7 @@ def watched(engine_operators: Any, backend: Any, recording: Recording) -> Iterat
 def record_layers(
     backbone: Backbone, backend: Any, batch: Batch, pools: CachePools
 ) -> list[LayerRecord]:
-    """Run a batch through all layers, pending outputs as in `Backbone.forward`, and keep all."""
+    """Run a batch through all layers, pending outputs as in `Backbone.run`, and keep all."""
     residual, selections = backbone.begin(batch), Selections()
     records = []
     for layer in backbone.weights.layers:

@@ -39,26 +39,28 @@ def sample():
 watcher = threading.Thread(target=sample)
 watcher.start()
 from deepinfer.backend.registry import REFERENCE, select_backend
-from deepinfer.checkpoint import Checkpoint
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import EngineOptions, SamplingParams, open_engine
 
-with Checkpoint.open(sys.argv[1], progress=False) as checkpoint:
-    options = EngineOptions(max_model_len=256, max_num_batched_tokens=32)
-    engine = Engine.load(checkpoint, select_backend(REFERENCE), options)
+options = EngineOptions(max_model_len=256, max_num_batched_tokens=32)
+with open_engine(sys.argv[1], select_backend(REFERENCE), options) as engine:
     loaded, peak_of_loading = anonymous(), max(highest, anonymous())
-    cache = engine.cache.open()
-    logits = engine.extend(cache, engine.validate(list(range(3, 43))))
-    logits = engine.extend(cache, engine.validate(list(range(3, 44))))
+    runner, rows = engine.runner, []
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    keep = lambda sequence, first, logits: rows.append(logits[-1])
+    engine.add(list(range(3, 43)), params, on_logits=keep)
+    engine.drain()
+    logits = rows[-1]
     done.set()
     watcher.join()
-    experts = [layer.experts for layer in engine.backbone.weights.layers]
+    plan = runner.checkpoint.plan
+    experts = [layer.experts for layer in runner.backbone.weights.layers]
     print(json.dumps({
         "loaded": loaded - before,
         "peak_of_loading": peak_of_loading - before,
         "peak_of_running": max(highest, anonymous()) - before,
-        "plan": checkpoint.plan.anonymous_bytes,
-        "mapped": checkpoint.plan.mapped_bytes,
-        "pools": engine.pools.nbytes,
+        "plan": plan.anonymous_bytes,
+        "mapped": plan.mapped_bytes,
+        "pools": runner.pools.nbytes,
         "expert_copies": sum(one.nbytes for one in experts),
         "finite": bool(logits.isfinite().all()) and bool((logits != 0).any()),
     }))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from deepinfer.data import bundled_checkpoint
-from tests.numerics.engines import engine_of, logits_of, random_prompt
+from tests.numerics.engines import logits_of, random_prompt, runner_of
 
 LONG = 33
 MEDIAN, PERCENTILE_95, AGREEMENT = 0.24, 0.80, 0.56
@@ -94,8 +94,8 @@ def test_golden_checkpoint(directory: Path) -> None:
     lines, broken = [], []
     with ExitStack() as stack:
         path = directory / "checkpoint"
-        infer = stack.enter_context(engine_of(path, "infer"))
-        ref = stack.enter_context(engine_of(path, "ref"))
+        infer = stack.enter_context(runner_of(path, "infer"))
+        ref = stack.enter_context(runner_of(path, "ref"))
         for name, ids in golden_prompts(directory).items():
             found = distance(logits_of(infer, ids), logits_of(ref, ids))
             lines.append(f"{directory.name:8} {name:9}{found}")
@@ -114,7 +114,7 @@ def test_golden_checkpoint(directory: Path) -> None:
 def test_bundled_checkpoint(lengths: tuple[int, ...]) -> None:
     with ExitStack() as stack:
         infer, ref = (
-            stack.enter_context(engine_of(bundled_checkpoint(), numerics))
+            stack.enter_context(runner_of(bundled_checkpoint(), numerics))
             for numerics in ("infer", "ref")
         )
         for length in lengths:

@@ -13,9 +13,9 @@ import pytest
 
 from deepinfer.backend import Numerics
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from tests.numerics.checkpoints import small_config, write_filled
-from tests.numerics.engines import engine_of, random_prompt, record_step
+from tests.numerics.engines import random_prompt, record_step, runner_of
 from tests.numerics.layers import recompute
 from tests.numerics.recording import LayerRecord
 from tests.numerics.stored import Stored
@@ -59,9 +59,9 @@ def mode(request: pytest.FixtureRequest) -> tuple[str, str]:
 class Recorded:
     """One recorded step of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.records = record_step(engine, random_prompt(engine, START + ROWS), START)
+    def __init__(self, runner: ModelRunner) -> None:
+        self.engine = runner
+        self.records = record_step(runner, random_prompt(runner, START + ROWS), START)
 
     def check(self, layer: int) -> dict[str, float]:
         """Recompute a layer."""
@@ -73,14 +73,14 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def bundled(mode: tuple[str, str]) -> Iterator[Recorded]:
-    with engine_of(bundled_checkpoint(), *mode) as engine:
-        yield Recorded(engine)
+    with runner_of(bundled_checkpoint(), *mode) as runner:
+        yield Recorded(runner)
 
 
 @pytest.fixture(scope="module")
 def other(small: Path, mode: tuple[str, str]) -> Iterator[Recorded]:
-    with engine_of(small, *mode) as engine:
-        yield Recorded(engine)
+    with runner_of(small, *mode) as runner:
+        yield Recorded(runner)
 
 
 def summary(used: dict[str, float]) -> str:

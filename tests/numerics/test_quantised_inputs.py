@@ -16,9 +16,10 @@ import pytest
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.data import bundled_checkpoint
 from deepinfer.model import LayerWeights
+from tests.engine.runs import extend
 from tests.numerics.checkpoints import small_config, write_filled
 from tests.numerics.codes import on_fp8_grid
-from tests.numerics.engines import engine_of, random_prompt, record_step
+from tests.numerics.engines import random_prompt, record_step, runner_of
 from tests.numerics.recording import LayerRecord
 
 Table = dict[str, bool]  # matmul by weight -> quantised input in INFER
@@ -117,8 +118,8 @@ def unquantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records_of(path: Path, numerics: str) -> Iterator[LayerRecord]:
-    with engine_of(path, numerics) as engine:
-        yield from record_step(engine, random_prompt(engine, 40), 37)
+    with runner_of(path, numerics) as runner:
+        yield from record_step(runner, random_prompt(runner, 40), 37)
 
 
 def is_quantised(path: Path) -> bool:
@@ -168,16 +169,16 @@ def test_both_checkpoints_hold_every_kind(tmp_path: Path) -> None:
 
 
 def test_head_is_never_quantised() -> None:
-    with engine_of(bundled_checkpoint(), "infer") as engine:
+    with runner_of(bundled_checkpoint(), "infer") as runner:
         inputs = []
 
         def tap(operator: str, arguments: tuple[object, ...], result: object) -> None:
-            if operator == "linear" and arguments[1] is engine.backbone.weights.head:
+            if operator == "linear" and arguments[1] is runner.backbone.weights.head:
                 inputs.append(arguments[0])
 
-        engine.backbone.operators = engine.operators.tapped(tap)
-        cache = engine.cache.open()
-        engine.extend(cache, random_prompt(engine, 5))
+        runner.backbone.operators = runner.operators.tapped(tap)
+        cache = runner.cache.open()
+        extend(runner, cache, random_prompt(runner, 5))
         assert len(inputs) == 1
         assert inputs[0].quantised is None
         assert not on_fp8_grid(inputs[0].values)

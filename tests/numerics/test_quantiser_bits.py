@@ -15,24 +15,24 @@ from deepinfer.backend import Activation, LinearSource
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.backend.resolution import Operators
 from deepinfer.data import bundled_checkpoint
-from deepinfer.engine import Engine
+from deepinfer.engine import ModelRunner
 from deepinfer.formats import Scheme
 from tests.numerics import codes, plain
 from tests.numerics.codes import Blocks
-from tests.numerics.engines import engine_of, random_prompt, record_step
+from tests.numerics.engines import random_prompt, record_step, runner_of
 from tests.numerics.mixture import FEW
 from tests.numerics.recording import Call, LayerRecord
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with engine_of(bundled_checkpoint(), "infer") as loaded:
+def runner() -> Iterator[ModelRunner]:
+    with runner_of(bundled_checkpoint(), "infer") as loaded:
         yield loaded
 
 
 @pytest.fixture(scope="module")
-def records(engine: Engine) -> list[LayerRecord]:
-    return record_step(engine, random_prompt(engine, 64), 48)
+def records(runner: ModelRunner) -> list[LayerRecord]:
+    return record_step(runner, random_prompt(runner, 64), 48)
 
 
 def calls(records: list[LayerRecord], operator: str) -> list[Call]:
@@ -145,14 +145,14 @@ def test_engram_rows_keep_their_bytes(operators: Operators) -> None:
 
 
 def test_engram_projection_consumes_the_stored_rows(
-    engine: Engine, records: list[LayerRecord]
+    runner: ModelRunner, records: list[LayerRecord]
 ) -> None:
     looked = 0
     for record in records:
         if not record.weights.plan.engram:
             continue
         prefix = f"layers.{record.weights.plan.index}.engram.embed"
-        stored = engine.checkpoint.linear(prefix)
+        stored = runner.checkpoint.linear(prefix)
         assert stored.scale is not None
         rows = record.recording.of("ngram_rows")[0].result
         given: Activation = record.recording.matmul("engram.wkv").arguments[0]

@@ -11,25 +11,25 @@ from deepinfer.backend.registry import discover, refuse_null, select_backend
 from deepinfer.backend.resolution import MISSING, NATIVE, Operators, resolve
 from deepinfer.checkpoint import Checkpoint
 from deepinfer.checkpoint.source import FileSource
-from deepinfer.engine import Engine, EngineOptions, SamplingParams
-from deepinfer.engine.core import EngineCore
+from deepinfer.engine import Engine, EngineOptions, ModelRunner, SamplingParams
 from deepinfer.errors import UsageError
 from deepinfer_null.plugin import NullBackend
 from deepinfer_reference.backend import ReferenceBackend
+from tests.engine.runs import extend
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def null_engine(small_engine: Engine) -> Engine:
-    return load(small_engine.checkpoint, 8)
+def null_engine(small_runner: ModelRunner) -> ModelRunner:
+    return load(small_runner.checkpoint, 8)
 
 
-def load(checkpoint: Checkpoint, sequences: int) -> Engine:
+def load(checkpoint: Checkpoint, sequences: int) -> ModelRunner:
     options = EngineOptions(
         numerics="infer", max_model_len=64, max_num_batched_tokens=512, max_num_seqs=sequences
     )
-    return Engine.load(checkpoint, select_backend("null"), options)
+    return ModelRunner.load(checkpoint, select_backend("null"), options)
 
 
 def shapes(value: Any) -> Any:
@@ -45,21 +45,21 @@ def shapes(value: Any) -> Any:
     return None
 
 
-def recorded(engine: Engine, operators: Operators) -> list[tuple[str, Any]]:
+def recorded(runner: ModelRunner, operators: Operators) -> list[tuple[str, Any]]:
     """What every operator of one step returned, in order."""
     found: list[tuple[str, Any]] = []
 
     def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
         found.append((operator, shapes(result)))
 
-    whole = engine.backbone.operators
-    engine.backbone.operators = operators.tapped(tap)
-    cache = engine.cache.open()
+    whole = runner.backbone.operators
+    runner.backbone.operators = operators.tapped(tap)
+    cache = runner.cache.open()
     try:
-        engine.extend(cache, torch.arange(3, 20).numpy(), all_rows=True)
+        extend(runner, cache, torch.arange(3, 20).numpy(), all_rows=True)
     finally:
-        engine.cache.close(cache)
-        engine.backbone.operators = whole
+        runner.cache.close(cache)
+        runner.backbone.operators = whole
     return found
 
 
@@ -74,48 +74,50 @@ class NullPrimitives(NullBackend):
 PRIMITIVES = ReferenceBackend.native_operators()
 
 
-def test_every_operator_that_the_model_calls_is_native(null_engine: Engine) -> None:
+def test_every_operator_that_the_model_calls_is_native(null_engine: ModelRunner) -> None:
     called = {name for name, one in null_engine.operators.bindings.items() if one.is_called}
     assert called <= set(null_engine.operators.providers(NATIVE))
     assert len(null_engine.operators.providers(MISSING)) == 8  # of later versions
 
 
-def test_primitives_have_the_references_shapes(small_engine: Engine) -> None:
-    reference = resolve("r", small_engine.backend, small_engine.backend, [])
+def test_primitives_have_the_references_shapes(small_runner: ModelRunner) -> None:
+    reference = resolve("r", small_runner.backend, small_runner.backend, [])
     chip = NullPrimitives("cpu")
-    expected = recorded(small_engine, reference)
-    found = recorded(small_engine, resolve("null", chip, small_engine.backend, []))
+    expected = recorded(small_runner, reference)
+    found = recorded(small_runner, resolve("null", chip, small_runner.backend, []))
     assert found == expected
     assert len({name for name, _ in found}) > 30
 
 
-def test_steps_have_the_shapes_of_their_definitions(small_engine: Engine) -> None:
+def test_steps_have_the_shapes_of_their_definitions(small_runner: ModelRunner) -> None:
     outer = {"enter", "advance", "project", "select", "attend_output", "mixture", "engram"}
     outer |= {"logits", "update_context", "embed", "store", "expand", "collapse"}
-    expected = recorded(small_engine, resolve("r", small_engine.backend, small_engine.backend, []))
-    table = resolve("null", NullBackend("cpu"), small_engine.backend, [])
-    found = recorded(small_engine, table)
+    expected = recorded(small_runner, resolve("r", small_runner.backend, small_runner.backend, []))
+    table = resolve("null", NullBackend("cpu"), small_runner.backend, [])
+    found = recorded(small_runner, table)
     assert {name for name, _ in found} == outer
     for name in outer:
         assert {s for n, s in found if n == name} == {s for n, s in expected if n == name}, name
 
 
-def test_loading_reads_no_weight(small_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_reads_no_weight(
+    small_runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(source: FileSource) -> torch.Tensor:
         raise AssertionError(f"{source.name} is read")
 
     monkeypatch.setattr(FileSource, "read", read)
     monkeypatch.setattr(FileSource, "map", read)
-    engine = load(small_engine.checkpoint, 2)
-    assert engine.packing.device_bytes == 0
+    runner = load(small_runner.checkpoint, 2)
+    assert runner.packing.device_bytes == 0
 
 
-def test_256_sequences_at_once(small_engine: Engine) -> None:
-    core = EngineCore(load(small_engine.checkpoint, 256))
-    requests = [core.add([5, 6 + number % 7], GREEDY) for number in range(256)]
+def test_256_sequences_at_once(small_runner: ModelRunner) -> None:
+    engine = Engine(load(small_runner.checkpoint, 256))
+    requests = [engine.add([5, 6 + number % 7], GREEDY) for number in range(256)]
     steps = 0
-    while core.has_work:
-        core.step()
+    while engine.has_work:
+        engine.step()
         steps += 1
     assert steps == GREEDY.max_tokens
     outputs = {tuple(request.sequences[0].output.tolist()) for request in requests}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from deepinfer.backend.registry import Selected
-from deepinfer.checkpoint import Checkpoint
 from deepinfer.conformance.golden.comparison import attempt
 from deepinfer.conformance.golden.data import (
     COMPUTES,
@@ -25,8 +28,10 @@ from deepinfer.conformance.golden.layers import check_layers
 from deepinfer.conformance.golden.logits import check_logits
 from deepinfer.conformance.golden.operators import check_operators
 from deepinfer.conformance.golden.report import GoldenReport, Item
-from deepinfer.engine import Engine, EngineOptions
+from deepinfer.engine import Engine, EngineOptions, open_engine
 from deepinfer.errors import UsageError
+
+OnEngine = Callable[[Engine], AbstractContextManager[None]]
 
 
 def run_golden(
@@ -37,12 +42,13 @@ def run_golden(
     require_all: bool = False,
     strict: bool = False,
     on_item: Callable[[Item], None] | None = None,
-    on_engine: Callable[[Engine], None] | None = None,
+    on_engine: OnEngine | None = None,
 ) -> GoldenReport:
     """Compare a backend with all golden data of a directory, always in REF numerics.
 
     computes: "fp32" and "bf16", or one of them. strict: a model that needs a fallback fails.
-    on_item is called as each comparison ends, on_engine with each engine before it runs. Raises
+    on_item is called as each comparison ends; the context that on_engine gives for an engine is
+    entered while that runs. Raises
     UsageError for a directory that cannot be read; whatever goes wrong later is a failed item.
     """
     unknown = [compute for compute in computes if compute not in COMPUTES]
@@ -62,7 +68,7 @@ def _items(
     selected: Selected,
     computes: tuple[str, ...],
     strict: bool,
-    on_engine: Callable[[Engine], None] | None,
+    on_engine: OnEngine | None,
 ) -> Iterator[Item]:
     if data.vectors is not None:
         check = functools.partial(check_operators, data, data.vectors, selected, computes)
@@ -88,55 +94,63 @@ def _check_model(
     selected: Selected,
     compute: str,
     strict: bool,
-    on_engine: Callable[[Engine], None] | None,
+    on_engine: OnEngine | None,
 ) -> Iterator[Item]:
     logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
     layers = model.tensors(LAYERS[compute])
     if logits is None and greedy is None and layers is None:
         return
-    engine = load_engine(model, selected, compute, strict)
-    if on_engine is not None:
-        on_engine(engine)
-    for tensors in model.files.values():
-        tensors.device = engine.operators.device
-    if layers is not None:
-        yield from check_layers(engine, model, layers, compute)
-    if logits is not None:
-        yield from check_logits(engine, model, logits, compute)
-    if greedy is not None:
-        yield from check_greedy(engine, model, greedy, logits, compute)
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(open_golden_engine(model, selected, compute, strict))
+        if on_engine is not None:
+            stack.enter_context(on_engine(engine))
+        for tensors in model.files.values():
+            tensors.device = engine.runner.operators.device
+        if layers is not None:
+            yield from check_layers(engine, model, layers, compute)
+        if logits is not None:
+            yield from check_logits(engine, model, logits, compute)
+        if greedy is not None:
+            yield from check_greedy(engine, model, greedy, logits, compute)
 
 
-def load_engine(
+def open_golden_engine(
     model: GoldenModel, selected: Selected, compute: str, strict: bool = False
 ) -> Engine:
     """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch."""
-    tokens, sequences = _sizes(model)
+    sizes = _sizes(model)
     options = EngineOptions(
         numerics="ref",
         compute=compute,
-        max_model_len=tokens,
-        max_num_batched_tokens=tokens,
-        max_num_seqs=sequences,
+        max_model_len=sizes.tokens,
+        max_num_batched_tokens=sizes.rows,
+        max_num_seqs=sizes.sequences,
     )
-    with Checkpoint.open(model.checkpoint, progress=False) as checkpoint:
-        return Engine.load(checkpoint, selected, options, strict=strict)
+    return open_engine(model.checkpoint, selected, options, strict=strict, allow_null=True)
 
 
-def _sizes(model: GoldenModel) -> tuple[int, int]:
-    """Bounds of the tokens of a sequence, continuation included, and of sequences at once."""
+class _Sizes(NamedTuple):
+    """Bounds of the tokens of a sequence, continuation included, of rows and sequences at once."""
+
+    tokens: int
+    rows: int
+    sequences: int
+
+
+def _sizes(model: GoldenModel) -> _Sizes:
     logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
-    tokens, sequences = 1, 1
+    tokens, sequences, batch = 1, 1, 0
     if logits is not None:
         prompts = [f"{prompt}.ids" for prompt in logits.prompts("ids") if prompt != "batch"]
         tokens += max((logits.rows(key) for key in prompts), default=0)
         sequences = max(1, len(prompts))
         if "batch.ids" in logits.keys:
             sequences = max(sequences, logits.rows("batch.ids"))
+            batch = math.prod(logits.shape("batch.ids"))
     if greedy is not None:
         keys = [f"{p}.tokens.{c}" for c in COMPUTES for p in greedy.prompts(f"tokens.{c}")]
         tokens += max((greedy.rows(key) for key in keys), default=0)
-    return tokens, sequences
+    return _Sizes(tokens, max(tokens, batch, sequences), sequences)
 
 
 def _leftovers(data: GoldenData, tensors: Tensors, computes: tuple[str, ...]) -> Iterator[Item]:

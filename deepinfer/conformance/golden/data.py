@@ -65,10 +65,15 @@ class Tensors:
         tensor: Tensor = self.file.get_tensor(key)
         return tensor.to(self.device)
 
-    def rows(self, key: str) -> int:
-        """Length of a tensor's first axis, without reading or marking it."""
+    def shape(self, key: str) -> list[int]:
+        """A tensor's shape, without reading or marking it."""
         self._require(key)
         shape: list[int] = self.file.get_slice(key).get_shape()
+        return shape
+
+    def rows(self, key: str) -> int:
+        """Length of a tensor's first axis, without reading or marking it."""
+        shape = self.shape(key)
         return shape[0] if shape else 1
 
     def mark(self, *keys: str) -> None:

@@ -11,16 +11,15 @@ import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer.conformance.golden.comparison import attempt
 from deepinfer.conformance.golden.data import COMPUTES, LOGITS, GoldenModel, Tensors
-from deepinfer.conformance.golden.logits import AGREEMENT, allow_one, run_prompt
+from deepinfer.conformance.golden.logits import AGREEMENT, allow_one, raise_errors, run_prompts
 from deepinfer.conformance.golden.metrics import same_place
 from deepinfer.conformance.golden.report import Item, Measure
-from deepinfer.engine import Chunk, Engine
+from deepinfer.engine import Engine, SamplingParams
 
 MARGIN = 0.02
 """Top-1 minus top-2 logit, from which two fp32 evaluations choose the same token."""
@@ -119,7 +118,7 @@ def _read(
 
 def _check_bf16(engine: Engine, name: str, golden: _Continuation) -> Iterator[Item]:
     """Argmax of every position of prompt and continuation, whose golden argmax both files give."""
-    got = run_prompt(engine, golden.sequence.numpy()).cpu()
+    got = run_prompts(engine, [golden.sequence.numpy()])[0].cpu()
     own = same_place(got[len(golden.ids) - 1 :], golden.tokens)
     note = f"of the continuation alone: {own:.2f}"
     yield Item.of(name, "bf16", _agreement(got, golden.places, "bf16"), note=note)
@@ -129,7 +128,7 @@ def _check_fp32(
     engine: Engine, name: str, golden: _Continuation, decoded: list[int]
 ) -> Iterator[Item]:
     """Up to three comparisons, of which the last one always has something to compare."""
-    got = run_prompt(engine, golden.sequence.numpy()).cpu()
+    got = run_prompts(engine, [golden.sequence.numpy()])[0].cpu()
     measures = []
     whole, cached = golden.whole_steps, golden.cached_steps
     if whole:
@@ -153,30 +152,21 @@ def _agreement(got: Tensor, places: Tensor, compute: str) -> Measure:
 
 
 def decode_greedily(engine: Engine, prompts: list[_Continuation]) -> list[list[int]]:
-    """The comparable steps of every prompt, one cached row a step, all prompts in one batch.
+    """The comparable steps of every prompt, as requests that decode beside each other.
 
     A prompt ends early where its logits hold a NaN.
     """
-    tokens = [prompt.ids.numpy() for prompt in prompts]
-    got: list[list[int]] = [[] for _ in prompts]
-    caches = [engine.cache.open() for _ in prompts]
-    running = [i for i, prompt in enumerate(prompts) if prompt.cached_steps]
-    try:
-        while running:
-            chunks = [
-                Chunk(tokens[i], caches[i].length, len(tokens[i]), caches[i]) for i in running
-            ]
-            rows = engine.step(chunks)
-            going = []
-            for i, row in zip(running, rows, strict=True):
-                if bool(torch.isnan(row).any()):
-                    continue
-                got[i].append(int(row.argmax()))
-                tokens[i] = np.append(tokens[i], got[i][-1])
-                if len(got[i]) < prompts[i].cached_steps:
-                    going.append(i)
-            running = going
-    finally:
-        for cache in caches:
-            engine.cache.close(cache)
-    return got
+    requests = {
+        place: engine.add(
+            prompt.ids.numpy(),
+            SamplingParams(temperature=0, max_tokens=prompt.cached_steps, ignore_eos=True),
+        )
+        for place, prompt in enumerate(prompts)
+        if prompt.cached_steps
+    }
+    engine.drain()
+    raise_errors(requests.values())
+    return [
+        requests[place].sequences[0].output.tolist() if place in requests else []
+        for place in range(len(prompts))
+    ]

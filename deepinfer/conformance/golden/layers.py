@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, Region, Selection
-from deepinfer.backend.resolution import Tap
-from deepinfer.cache import SequenceCache
+from deepinfer.config import LayerPlan
 from deepinfer.conformance.golden.comparison import attempt, compared, equal
 from deepinfer.conformance.golden.data import LOGITS, GoldenModel, Tensors
 from deepinfer.conformance.golden.layer_comparison import LayerComparison
 from deepinfer.conformance.golden.report import Item
 from deepinfer.conformance.golden.seen import Seen
 from deepinfer.conformance.golden.selections import kept_blocks
-from deepinfer.engine import Chunk, Engine, build_batch
-from deepinfer.model import Backbone, LayerWeights, Residual, Selections
+from deepinfer.engine import Engine, SamplingParams
+from deepinfer.model import LayerWeights, Residual, Selections
 
 
 def check_layers(engine: Engine, model: GoldenModel, data: Tensors, compute: str) -> Iterator[Item]:
@@ -47,14 +46,12 @@ def _check_prompt(
     if logits is None:
         raise ValueError(f"the ids of the prompt are in {LOGITS}, which is not there")
     ids = logits.get(f"{prompt}.ids").cpu()
-    cache = engine.cache.open()
-    try:
-        yield from _Prompt(engine, model, data, compute, prompt, ids, cache).run()
-    finally:
-        engine.cache.close(cache)
+    yield from _Prompt(engine, model, data, compute, prompt, ids).run()
 
 
 class _Prompt:
+    """One prompt as a request, whose step shows its layers to this tap."""
+
     def __init__(
         self,
         engine: Engine,
@@ -63,23 +60,32 @@ class _Prompt:
         compute: str,
         prompt: str,
         ids: Tensor,
-        cache: SequenceCache,
     ) -> None:
         self.engine, self.data, self.compute, self.prompt = engine, data, compute, prompt
-        self.name, self.ids, self.cache = f"{model.name}/layers/{prompt}", ids, cache
-        self.text = engine.config.text
-        self.dtype = engine.options.dtype
-        self.pools = engine.pools
+        self.runner = engine.runner
+        self.name, self.ids = f"{model.name}/layers/{prompt}", ids
+        self.text = self.runner.config.text
+        self.dtype = self.runner.options.dtype
+        self.pools = self.runner.pools
+        self.operators = self.runner.operators  # without the tap that is set while a step runs
         self.hashes: dict[int, Tensor] = {}
         self.comparison = LayerComparison(data, self.text, prompt, compute)
+        self.items: list[Item] = []
+        self.done = 0
+        self.layer: LayerWeights | None = None
+        self.seen = Seen()
 
     def run(self) -> Iterator[Item]:
-        self.engine.cache.reserve(self.cache, len(self.ids))
-        chunk = Chunk(self.ids.numpy(), 0, len(self.ids), self.cache)
-        self.batch = build_batch([chunk], self.engine.operators, self.engine.history)
-        for layer in self.engine.backbone.weights.layers:
-            name = f"{self.name}/L{layer.plan.index}"
-            yield from attempt(name, self.compute, functools.partial(self._layer, layer))
+        """Items of all layers, in order; a layer that was not reached is a failed item."""
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        with self.engine.tapped(self._on_operator, self):
+            request = self.engine.add(self.ids.numpy(), params)
+            self.engine.drain()
+        yield from self.items
+        for layer in self.runner.backbone.weights.layers[self.done :]:
+            error = request.sequences[0].error or "the step ended before this layer"
+            if self._wanted(layer):
+                yield Item.broken(f"{self.name}/L{layer.plan.index}", self.compute, error)
         yield from attempt(self.name, self.compute, self._final)
         if self.hashes:
             yield from attempt(self.name, self.compute, self._hash_ids)
@@ -87,54 +93,80 @@ class _Prompt:
     def get(self, name: str) -> Tensor:
         return self.data.get(f"{self.prompt}.{name}")
 
-    def _layer(self, layer: LayerWeights) -> Iterator[Item]:
-        index = layer.plan.index
-        prefix = f"{self.prompt}.L{index}."
-        wanted = [key.removeprefix(prefix) for key in self.data.keys if key.startswith(prefix)]
-        if not wanted:
-            return
-        seen = self._run_layer(layer)
-        for name in sorted(wanted):
-            label = f"{self.name}/L{index}/{name}"
-            check = functools.partial(self.comparison.items, label, layer.plan, name, seen)
-            yield from attempt(label, self.compute, check)
+    def before(
+        self, layer: LayerWeights, residual: Residual, selections: Selections, batch: Batch
+    ) -> Residual:
+        """Put the stored inputs of a layer in place of those that the layer before it gave."""
+        self.batch, self.layer, self.seen = batch, None, Seen()
+        inputs = [residual]
 
-    def _run_layer(self, layer: LayerWeights) -> Seen:
-        index, batch = layer.plan.index, self.batch
-        seen = Seen()
-        own = self.engine.backbone
-        operators = self.engine.operators.tapped(self._tap(layer, seen))
-        backbone = Backbone(own.text, own.weights, operators, own.numerics, own.dtype)
-        residual = self._inputs(index)
-        selections = self._sources(layer)
-        residual = backbone.layer(layer, residual, selections, batch, self.pools)
-        settled = backbone.settle(residual)
+        def place() -> list[Item]:
+            if layer.plan.index:
+                inputs.append(self._inputs(layer.plan.index))
+            self._sources(layer, selections)
+            return []
+
+        if self._wanted(layer) and self._succeeds(layer, place):
+            self.layer = layer
+        return inputs[-1]
+
+    def _succeeds(self, layer: LayerWeights, work: Callable[[], list[Item]]) -> bool:
+        """Do something for a layer; what it raises, such as data that lack a value, is an item."""
+        failed = list(attempt(f"{self.name}/L{layer.plan.index}", self.compute, work))
+        self.items += failed
+        return not failed
+
+    def after(self, layer: LayerWeights, residual: Residual, batch: Batch) -> None:
+        """Compare what the layer gave and what its operators returned on the way."""
+        index, seen, checked = layer.plan.index, self.seen, self.layer is not None
+        self.layer = None
+        self.done += 1
+        if not checked:
+            return
+        settled = self.runner.backbone.settle(residual)
         seen.values["streams"] = settled.streams
         seen.values["pre_mix_next"] = settled.pre
         if "engram_hash_ids" in seen.values:
             self.hashes[index] = seen.values.pop("engram_hash_ids")
         seen.values["window_kv"] = self._load(self.pools.window_region(index), len(self.ids))
-        return seen
+        for name in self._wanted(layer):
+            label = f"{self.name}/L{index}/{name}"
+            check = functools.partial(self.comparison.items, label, layer.plan, name, seen)
+            self.items += attempt(label, self.compute, check)
 
-    def _tap(self, layer: LayerWeights, seen: Seen) -> Tap:
+    def _wanted(self, layer: LayerWeights) -> list[str]:
+        """Names of the intermediates that are stored for a layer, sorted."""
+        prefix = f"{self.prompt}.L{layer.plan.index}."
+        return sorted(key.removeprefix(prefix) for key in self.data.keys if key.startswith(prefix))
+
+    def _on_operator(self, operator: str, arguments: tuple[Any, ...], result: Any) -> Any:
         """Record everything; put stored entries and selections in place of the layer's own."""
-        plan, index = layer.plan, layer.plan.index
-
-        def tap(operator: str, arguments: tuple[Any, ...], result: Any) -> Any:
-            seen.record(operator, arguments, result)
-            if operator == "update_context":
-                entries = len(self.ids) // plan.ratio
-                for name, region in (
-                    ("compressed_kv", self.pools.main(index)),
-                    ("index_keys", self.pools.index(index)),
-                ):
-                    seen.values[name] = self._load(region, entries)
-                    self._store(region, f"L{index}.{name}")
-            if operator == "select":
-                return self._stored_selection(index, plan.candidate_source)
+        layer = self.layer
+        if layer is None:
             return None
+        plan, replaced = layer.plan, []
+        self.seen.record(operator, arguments, result)
 
-        return tap
+        def replace() -> list[Item]:
+            if operator == "update_context":
+                self._replace_entries(plan)
+            elif operator == "select":
+                replaced.append(self._stored_selection(plan.index, plan.candidate_source))
+            return []
+
+        if not self._succeeds(layer, replace):
+            self.layer = None
+        return replaced[0] if replaced else None
+
+    def _replace_entries(self, plan: LayerPlan) -> None:
+        """Keep the entries that a layer has stored, and store the golden ones over them."""
+        entries = len(self.ids) // plan.ratio
+        for name, region in (
+            ("compressed_kv", self.pools.main(plan.index)),
+            ("index_keys", self.pools.index(plan.index)),
+        ):
+            self.seen.values[name] = self._load(region, entries)
+            self._store(region, f"L{plan.index}.{name}")
 
     def _stored_selection(self, index: int, with_candidates: bool) -> Selection:
         indices = self.get(f"L{index}.topk_indices").to(torch.int32)
@@ -147,17 +179,15 @@ class _Prompt:
         return kept_blocks(mask, self.text.candidate_block_size, self.text.candidate_topk_blocks)
 
     def _inputs(self, index: int) -> Residual:
-        if index == 0:
-            return self.engine.backbone.begin(self.batch)
         streams = self.get(f"L{index - 1}.streams").to(self.dtype)
         return Residual(streams, self.get(f"L{index - 1}.pre_mix_next"))
 
-    def _sources(self, layer: LayerWeights) -> Selections:
+    def _sources(self, layer: LayerWeights, selections: Selections) -> None:
         """Put the stored entries and selections of earlier layers where the layer finds them."""
         plan = layer.plan
-        selections = Selections()
+        selections.selection = selections.candidates = None
         if plan.kv_source is None:
-            return selections
+            return
         if plan.kv_source < plan.index:
             source = f"L{plan.kv_source}"
             self._store(self.pools.main(plan.kv_source), f"{source}.compressed_kv")
@@ -166,7 +196,6 @@ class _Prompt:
             selections.selection = self._stored_selection(plan.index_source, False)
         if plan.uses_candidates and self.text.candidate_source_layer_id is not None:
             selections.candidates = self._stored_candidates(self.text.candidate_source_layer_id)
-        return selections
 
     def _rows(self, count: int) -> tuple[Batch, Tensor]:
         entries = torch.arange(count, device=self.batch.positions.device)
@@ -175,15 +204,15 @@ class _Prompt:
     def _store(self, region: Region, name: str) -> None:
         values = self.get(name).to(self.dtype)
         rows, entries = self._rows(len(values))
-        self.engine.operators.store(values, region, entries, rows)
+        self.operators.store(values, region, entries, rows)
 
     def _load(self, region: Region, count: int) -> Tensor:
         rows, entries = self._rows(count)
-        return self.engine.operators.load(region, rows.sequence, entries, rows, self.dtype)
+        return self.operators.load(region, rows.sequence, entries, rows, self.dtype)
 
     def _final(self) -> Iterator[Item]:
         """Final collapse and final norm, each from stored inputs."""
-        backbone = self.engine.backbone
+        backbone = self.runner.backbone
         residual = self._inputs(self.text.num_hidden_layers)
         got = backbone.operators.collapse(residual.streams, residual.pre)
         want = self.get("final_collapsed")

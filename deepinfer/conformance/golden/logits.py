@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from deepinfer.cache import OutOfBlocksError
 from deepinfer.conformance.golden.comparison import attempt, compared
 from deepinfer.conformance.golden.data import COMPUTES, GoldenModel, Tensors
 from deepinfer.conformance.golden.metrics import agreement, median, quantile, relative, worst
 from deepinfer.conformance.golden.report import ALLOWED, FAILED, Item, Measure
-from deepinfer.engine import Chunk, Engine
+from deepinfer.engine import Engine, SamplingParams
+from deepinfer.engine.request import FinishReason, OnLogits, Request
 
 SHORT = 7
 AGREEMENT = {"fp32": 0.96, "bf16": 0.78}
@@ -36,20 +38,58 @@ def check_logits(engine: Engine, model: GoldenModel, data: Tensors, compute: str
     yield from allow_one(items, compute)
 
 
-def run_prompt(engine: Engine, ids: npt.NDArray[np.int64]) -> Tensor:
-    """Logits of every position [T, V] from an empty cache."""
-    cache = engine.cache.open()
+def run_prompts(
+    engine: Engine,
+    prompts: Sequence[npt.NDArray[np.int64]],
+    continuations: Sequence[Sequence[int]] | None = None,
+) -> list[Tensor]:
+    """Logits of every position [T, V] of each prompt, as requests that share the engine's steps.
+
+    continuations: tokens that follow each prompt, decoded one by one whatever the model would
+    draw; logits are then those of prompt and continuation. Raises what a step raised.
+    """
+    forced = continuations or [[] for _ in prompts]
+    logits: list[list[Tensor]] = [[] for _ in prompts]
+    requests: list[Request] = []
     try:
-        return engine.extend(cache, ids, all_rows=True)
+        for own, prompt, tokens in zip(logits, prompts, forced, strict=True):
+            params = SamplingParams(
+                temperature=0,
+                max_tokens=len(tokens) + 1,
+                golden_token_ids=tuple(int(token) for token in tokens),
+                ignore_eos=True,
+            )
+            requests.append(engine.add(prompt, params, on_logits=_collector(own)))
+        engine.drain()
     finally:
-        engine.cache.close(cache)
+        for request in requests:
+            engine.abort(request.request_id)
+    raise_errors(requests)
+    return [torch.cat(own) for own in logits]
+
+
+def _collector(parts: list[Tensor]) -> OnLogits:
+    return lambda sequence, first, logits: parts.append(logits)
+
+
+def raise_errors(requests: Iterable[Request]) -> None:
+    """Raise what a step raised, or why a request had no memory.
+
+    A row without a distribution to draw from is none of these: its logits say so themselves.
+    """
+    for request in requests:
+        for sequence in request.sequences:
+            if sequence.exception is not None:
+                raise sequence.exception
+            if sequence.finish_reason == FinishReason.NO_RESOURCES:
+                raise OutOfBlocksError(sequence.error)
 
 
 def _check_prompt(
     engine: Engine, model: GoldenModel, data: Tensors, compute: str, prompt: str
 ) -> Iterator[Item]:
     want = data.get(f"{prompt}.logits.{compute}")
-    got = run_prompt(engine, data.get(f"{prompt}.ids").cpu().numpy())
+    got = run_prompts(engine, [data.get(f"{prompt}.ids").cpu().numpy()])[0]
     yield _judge(model, prompt, compute, got, want)
 
 
@@ -59,19 +99,9 @@ def _check_batch(
     ids, mask = (data.get(f"{batch}.{name}").cpu() for name in ("ids", "mask"))
     want = data.get(f"{batch}.logits.{compute}")
     lengths: list[int] = mask.bool().sum(1).tolist()
-    caches = [engine.cache.open() for _ in lengths]
-    try:
-        chunks = [
-            Chunk(ids[row, :length].numpy(), 0, length, caches[row])
-            for row, length in enumerate(lengths)
-        ]
-        got = engine.step(chunks, all_rows=True)
-    finally:
-        for cache in caches:
-            engine.cache.close(cache)
-    for row, (got_row, want_row) in enumerate(
-        zip(torch.split(got, lengths), torch.split(want, lengths), strict=True)
-    ):
+    prompts = [ids[row, :length].numpy() for row, length in enumerate(lengths)]
+    got = run_prompts(engine, prompts)
+    for row, (got_row, want_row) in enumerate(zip(got, torch.split(want, lengths), strict=True)):
         yield _judge(model, f"{batch}.{row}", compute, got_row, want_row)
 
 

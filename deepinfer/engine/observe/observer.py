@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepinfer.cache import CacheManager
+from deepinfer.engine.batch import Rows
 from deepinfer.engine.observe import request_log
 from deepinfer.engine.observe.collector import Collector
 from deepinfer.engine.observe.profile_server import ProfileServer
@@ -22,7 +23,7 @@ from deepinfer.engine.observe.stats import EngineStats, Stats
 from deepinfer.engine.observe.stats_line import StatsLine
 from deepinfer.engine.observe.timers import Timer, Timers
 from deepinfer.engine.request import Request, Sequence
-from deepinfer.engine.scheduler import Limits, Plan, Scheduler
+from deepinfer.engine.scheduler import Scheduler
 from deepinfer.errors import UsageError
 from deepinfer.settings.settings import Settings
 
@@ -39,7 +40,6 @@ class Observer:
     def __init__(
         self,
         cache: CacheManager,
-        limits: Limits,
         scheduler: Scheduler,
         settings: Settings | None = None,
         *,
@@ -49,7 +49,7 @@ class Observer:
         self._scheduler = scheduler
         self.timers = Timers()
         self.profiler = Profiler(self.timers, device_index)
-        self._stats = Stats(cache, self.timers)
+        self._stats = Stats(cache, scheduler.table, self.timers)
         interval = collect_interval = 0
         self.server: ProfileServer | None = None
         if settings is not None:
@@ -57,7 +57,7 @@ class Observer:
             collect_interval = settings.integer("DEEPINFER_GC_INTERVAL_STEP")
             if settings.flag("DEEPINFER_PROFILE_HTTP_ENABLE"):
                 self.server = _serve(self.profiler, settings, device_index)
-        self._line = StatsLine(interval, scheduler, cache, limits, self.timers)
+        self._line = StatsLine(interval, scheduler, cache, self.timers)
         self._collector = Collector(collect_interval)
         self._started = 0.0
         self._closed = False
@@ -96,9 +96,9 @@ class Observer:
             self._collector.step()
         self._started = time.perf_counter()
 
-    def stepped(self, plan: Plan, ids: npt.NDArray[np.int64]) -> None:
+    def stepped(self, rows: Rows, ids: npt.NDArray[np.int64]) -> None:
         """A step was committed; ids [drawing] are its tokens, -1 where there was none to draw."""
-        step = self._stats.stepped(plan, ids, time.perf_counter() - self._started)
+        step = self._stats.stepped(rows, ids, time.perf_counter() - self._started)
         self._line.stepped(step)
 
     def step_ends(self, idle: bool) -> None:

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from deepinfer.arrays import Int64Array
 from deepinfer.cache import CacheManager
 from deepinfer.cache.allocator import BlockAllocator
-from deepinfer.engine.distribution import Distribution, DistributionStats
+from deepinfer.engine.batch import Rows
+from deepinfer.engine.observe.distribution import Distribution, DistributionStats
 from deepinfer.engine.observe.timers import Timers, TimerStats
 from deepinfer.engine.request import Request, Sequence
-from deepinfer.engine.scheduler import Plan
+from deepinfer.engine.sequence_table import SequenceTable
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,10 @@ class Stats:
     few array operations.
     """
 
-    def __init__(self, cache: CacheManager, timers: Timers) -> None:
-        self._cache, self._timers = cache, timers
+    def __init__(self, cache: CacheManager, table: SequenceTable, timers: Timers) -> None:
+        self._cache, self._table, self._timers = cache, table, timers
         self._lock = threading.Lock()
         slots = len(cache.length)
-        self._prompt_length: Int64Array = np.zeros(slots, np.int64)
         self._arrival = np.zeros(slots)
         self._last_token = np.zeros(slots)
         self.steps = self.prompt_tokens = self.generation_tokens = self.decode_tokens = 0
@@ -153,25 +153,20 @@ class Stats:
 
     def entered(self, sequence: Sequence) -> None:
         """A sequence starts to run, for the first time or again."""
-        assert sequence.cache is not None
-        slot = sequence.cache.slot
-        self._prompt_length[slot] = sequence.prompt_length
+        slot = sequence.slot
         self._arrival[slot] = sequence.request.arrival
         self._last_token[slot] = sequence.last_token_at
 
     def preempted(self, sequence: Sequence) -> None:
         """A running sequence is about to lose its slot."""
-        assert sequence.cache is not None
-        sequence.last_token_at = float(self._last_token[sequence.cache.slot])
+        sequence.last_token_at = float(self._last_token[sequence.slot])
 
-    def stepped(self, plan: Plan, ids: Int64Array, seconds: float) -> Step:
+    def stepped(self, rows: Rows, ids: Int64Array, seconds: float) -> Step:
         """Account for a step; ids [drawing] are the tokens drawn, -1 where there was none."""
-        rows = plan.stops - plan.starts
-        after_prompt = plan.starts >= self._prompt_length[plan.slots]
-        decoding = int(np.count_nonzero((rows == 1) & plan.samples & after_prompt))
-        total = int(rows.sum())
-        sampling = int(np.count_nonzero(plan.samples))
-        drawn = plan.slots if sampling == len(rows) else plan.slots[plan.samples]
+        after_prompt = rows.starts >= self._table.prompt_length[rows.slots]
+        decoding = int(np.count_nonzero((rows.counts == 1) & rows.draws & after_prompt))
+        total, drawn = rows.total, rows.drawing_slots
+        drawing = len(drawn)
         if (ids < 0).any():
             drawn = drawn[ids >= 0]
         now = time.monotonic()
@@ -196,10 +191,10 @@ class Stats:
             total - decoding,
             decoding,
             len(drawn),
-            len(rows) - sampling,
-            int(rows @ plan.stops),
-            int(plan.stops.max()),
-            int(plan.stops.min()),
+            len(rows.slots) - drawing,
+            int(rows.counts @ rows.stops),
+            int(rows.stops.max()),
+            int(rows.stops.min()),
             seconds,
             first,
         )

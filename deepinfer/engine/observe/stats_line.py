@@ -16,7 +16,7 @@ from deepinfer.cache import CacheManager
 from deepinfer.engine.observe.stats import Step
 from deepinfer.engine.observe.timers import Timers, timer_line
 from deepinfer.engine.request import FinishReason, Request
-from deepinfer.engine.scheduler import Limits, Scheduler
+from deepinfer.engine.scheduler import Scheduler
 
 _log = logging.getLogger("deepinfer.engine.stats")
 
@@ -50,11 +50,10 @@ class StatsLine:
         interval: int,
         scheduler: Scheduler,
         cache: CacheManager,
-        limits: Limits,
         timers: Timers,
     ) -> None:
         self._interval = interval
-        self._scheduler, self._cache, self._limits = scheduler, cache, limits
+        self._scheduler, self._cache = scheduler, cache
         self._timers = timers
         self._window = self._new_window()
 
@@ -109,7 +108,7 @@ class StatsLine:
             f"completion_TPS: {window.generated / elapsed:.1f}, "
             f"running: {len(scheduler.running)}, pending: {len(scheduler.waiting)}, "
             f"chunked: {step.chunked}, num_batched_tokens: {rows} "
-            f"[{rows / self._limits.max_num_batched_tokens:.1%}], "
+            f"[{rows / self._scheduler.limits.max_num_batched_tokens:.1%}], "
             f"KV_cache_usage: {blocks:.1%}, window_usage: {pages:.1%}, "
             f"state_cache_usage: {slots:.1%}, prefill/decode: {prefill:.1%}/{1 - prefill:.1%}, "
             f"TTFT max: {first.max() * 1e3:.1f} ms, mean: {first.mean() * 1e3:.1f} ms, "
