@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
+from torch import Tensor
 
 from deepinfer.arrays import Int64Array
 from deepinfer.backend import accumulation_dtype
@@ -25,7 +26,7 @@ from deepinfer.engine.admission import UNBOUNDED, Admission, Limits, Prompt
 from deepinfer.engine.observe.observer import Observer
 from deepinfer.engine.observe.stats import EngineStats
 from deepinfer.engine.request import FinishReason, OnLogits, Request, Sequence, Status
-from deepinfer.engine.row_spans import captured_spans, prompt_spans
+from deepinfer.engine.row_spans import RowSpan, captured_spans, prompt_spans
 from deepinfer.engine.runner import ModelRunner
 from deepinfer.engine.sampler import Sampler, SamplingRules, nothing_to_draw
 from deepinfer.engine.sampling_params import SamplingParams
@@ -258,10 +259,10 @@ class Engine:
         with timed("forward"):
             residual = runner.run(batch)
         with timed("sample"):
-            failed = self._describe(step, residual)
+            self._describe_prompts(step, residual)
             ids = self._sample(step, residual)
         with timed("commit"):
-            finished = self._commit(step, ids) + self._retire(failed)
+            finished = self._commit(step, ids, residual)
         self.observer.stepped(step.rows, ids)
         return finished
 
@@ -289,35 +290,44 @@ class Engine:
         self.sampler.enter(sequence)
         self.observer.entered(sequence)
 
-    def _describe(self, step: ScheduledStep, residual: Residual) -> list[Sequence]:
-        """Give out what is asked of rows beside the draw, some rows at a time.
+    def _describe_prompts(self, step: ScheduledStep, residual: Residual) -> None:
+        """Log-probabilities of prompt tokens that were asked for, some rows at a time."""
+        for span in prompt_spans(step):
+            request, tokens = span.sequence.request, span.sequence.tokens
+            for first, logits in self._logits(span, residual):
+                request.prompt_logprobs += self.sampler.describe(
+                    self.sampler.raw_logprobs(logits),
+                    tokens[first + 1 : first + 1 + len(logits)],
+                    request.params.top_logprobs,
+                )
+
+    def _give_logits(self, step: ScheduledStep, residual: Residual) -> list[Sequence]:
+        """Give requests with on_logits the rows of a step that is committed.
 
         Returns the sequences whose callback raised; each has failed with that alone.
         """
-        piece = self.limits.max_num_seqs
-        for sequence, first, last, shift in prompt_spans(step):
-            request = sequence.request
-            for start in range(first, last, piece):
-                stop = min(start + piece, last)
-                logits = self.runner.head(residual, np.arange(start, stop) + shift)
-                request.prompt_logprobs += self.sampler.describe(
-                    self.sampler.raw_logprobs(logits),
-                    sequence.tokens[start + 1 : stop + 1],
-                    request.params.top_logprobs,
-                )
-        failed = []
-        for sequence, first, last, shift in captured_spans(step) if self._capturing else ():
-            assert sequence.request.on_logits is not None
-            sequence.captured = last
+        failed: list[Sequence] = []
+        for span in captured_spans(step) if self._capturing else ():
+            sequence, on_logits = span.sequence, span.sequence.request.on_logits
+            assert on_logits is not None
+            sequence.captured = span.last
             try:
-                for start in range(first, last, piece):
-                    stop = min(start + piece, last)
-                    logits = self.runner.head(residual, np.arange(start, stop) + shift)
-                    sequence.request.on_logits(sequence, start, logits)
+                for first, logits in self._logits(span, residual):
+                    if sequence.finished:  # a callback has aborted it
+                        break
+                    on_logits(sequence, first, logits)
             except Exception as error:
-                sequence.fail(error)
-                failed.append(sequence)
+                if not sequence.finished:
+                    sequence.fail(error)
+                    failed.append(sequence)
         return failed
+
+    def _logits(self, span: RowSpan, residual: Residual) -> Iterator[tuple[int, Tensor]]:
+        """(position, logits [m, V] from there on) of a span, max_num_seqs rows at a time."""
+        piece = self.limits.max_num_seqs
+        for first in range(span.first, span.last, piece):
+            rows = np.arange(first, min(first + piece, span.last)) + span.shift
+            yield first, self.runner.head(residual, rows)
 
     def _sample(self, step: ScheduledStep, residual: Residual) -> Int64Array:
         """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
@@ -331,17 +341,15 @@ class Engine:
             sequences[place].logprobs.append(logprobs)
         return drawn.ids
 
-    def _commit(self, step: ScheduledStep, ids: Int64Array) -> list[Request]:
+    def _commit(self, step: ScheduledStep, ids: Int64Array, residual: Residual) -> list[Request]:
         rows, drawing = step.rows, step.drawing
         self._fork_siblings(step)
         self.runner.cache.commit_rows(rows.slots, rows.stops)
         looked = np.flatnonzero(self.table.append(rows.drawing_slots, ids)).tolist()
-        if not looked:
-            return []
+        ended = self._give_logits(step, residual)
         now = time.monotonic()
-        return self._retire(
-            [drawing[i] for i in looked if self._look(drawing[i], int(ids[i]), now)]
-        )
+        ended += [drawing[i] for i in looked if self._look(drawing[i], int(ids[i]), now)]
+        return self._retire(ended)
 
     def _look(self, sequence: Sequence, token: int, now: float) -> bool:
         """Look at a sequence that got a token; has that finished it?"""

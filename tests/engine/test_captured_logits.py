@@ -24,7 +24,7 @@ from tests.engine.runs import (
     step,
     whole,
 )
-from tests.engine.shadow import drain, prompt_of, shadow_engine
+from tests.engine.shadow import assert_as_at_the_start, drain, prompt_of, shadow_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -114,6 +114,27 @@ def test_a_callback_that_raises_costs_its_request_alone(engine: Engine) -> None:
     assert bad.sequences[0].error == "OSError: the disk is full"
     assert good.sequences[0].finish_reason == FinishReason.LENGTH
     assert len(capture.logits()) == 9
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_callback_may_abort(own: bool) -> None:
+    """Its own request, or one that runs in the same step: the others go on."""
+    engine, _ = shadow_engine(max_num_batched_tokens=8)
+    capture = Capture()
+    ended = "mine" if own else "other"
+
+    def aborting(sequence: Sequence, first: int, logits: Tensor) -> None:
+        engine.abort(ended)
+
+    other = engine.add(prompt_of(3), GREEDY, "other")
+    mine = engine.add(prompt_of(12, 1), GREEDY, "mine", on_logits=aborting)
+    last = engine.add(prompt_of(4, 2), GREEDY, "last", on_logits=capture)
+    drain(engine)
+    reasons = {r.request_id: r.sequences[0].finish_reason for r in (other, mine, last)}
+    assert reasons.pop(ended) == FinishReason.ABORT
+    assert set(reasons.values()) == {FinishReason.LENGTH}
+    assert len(capture.logits()) == 7
+    assert_as_at_the_start(engine)
 
 
 @pytest.mark.parametrize("length", [1, 16, 17, 33])
