@@ -86,11 +86,11 @@ def generate(
                     model, revision, selected, options, allow_null=allow_null, progress=progress
                 ) as llm,
             ):
-                batch = Batch(llm, results, given.sampling, ordered)
-                interruption.defer(batch.interrupt)
+                input_run = InputRun(llm, results, given.sampling, ordered)
+                interruption.defer(input_run.interrupt)
                 with counting("generate", enabled=progress) as show:
-                    status = batch.run(lines, llm.engine.limits.max_num_seqs * WINDOW, show)
-                note(f"{batch.done} done, {batch.failed} failed, {batch.skipped} done before")
+                    status = input_run.run(lines, llm.engine.limits.max_num_seqs * WINDOW, show)
+                note(input_run.counts())
                 note_summary(llm)
         except Interrupted as interrupted:
             note(f"{interrupted}: ended before anything ran", "warning")
@@ -104,8 +104,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @dataclass
-class Batch:
-    """One run over an input. ordered: results in the order of the lines."""
+class InputRun:
+    """The answers to the lines of one input, written as they come.
+
+    ordered: write them in the order of the lines.
+    """
 
     llm: LLM
     output: ResultFile | ResultStream
@@ -120,6 +123,10 @@ class Batch:
     _results: dict[int, dict[str, Any]] = field(default_factory=dict)
     _order: deque[int] = field(default_factory=deque)
     _ids: set[int] = field(default_factory=set)
+
+    def counts(self) -> str:
+        """How many lines were answered, failed, and had their result from an earlier run."""
+        return f"{self.done} done, {self.failed} failed, {self.skipped} done before"
 
     def interrupt(self, interrupted: Interrupted) -> None:
         """Begin nothing more, end what runs at its next step; may be called in a signal handler."""

@@ -79,10 +79,10 @@ def _operators(backend: Installed) -> dict[str, list[str]]:
     )
     try:
         created = selected.create()
-        table = resolve(backend.name, created, reference_for(selected, created), ())
+        operators = resolve(backend.name, created, reference_for(selected, created), ())
     except BackendError as error:
         return {"error": str(error).splitlines()}
-    return {provider: table.providers(provider) for provider in (NATIVE, COMPOSED, FALLBACK)}
+    return {provider: operators.providers(provider) for provider in (NATIVE, COMPOSED, FALLBACK)}
 
 
 def _answer(
@@ -100,14 +100,14 @@ def _answer(
         return {"not_asked": f"a process of this mode starts with {wanted}"}
     selected = Selected(backend.spec, mode, "listed", backend.hooks)
     try:
-        table = resolved(selected, calls)
+        operators = resolved(selected, calls)
     except BackendError as error:
         return {"error": str(error)}
-    called = {name: one for name, one in table.bindings.items() if one.is_called}
+    called = {name: one for name, one in operators.bindings.items() if one.is_called}
     return {
         "operators": {name: one.to_dict() for name, one in called.items()},
         "summary": _counts(called.values()),
-        "packing": plan_packing(checkpoint, table).to_dict(),
+        "packing": plan_packing(checkpoint, operators).to_dict(),
     }
 
 

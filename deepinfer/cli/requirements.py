@@ -33,13 +33,13 @@ def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[Call
     """What the backend lacks for these calls: operators that others would run, and why."""
     title = f"backend {selected.spec.name}, mode {selected.mode.name}"
     try:
-        table = resolved(selected, calls)
+        operators = resolved(selected, calls)
     except BackendError as error:
         row = ("cannot run it", str(error))
         return Section(title, [row], "backend", {"error": str(error)}, numbers=False)
-    plan = plan_packing(checkpoint, table)
-    lacking = [binding for binding in table.bindings.values() if binding.lacks]
-    rows = [("operators", table.summary()), ("memory", str(plan))]
+    plan = plan_packing(checkpoint, operators)
+    lacking = [binding for binding in operators.bindings.values() if binding.lacks]
+    rows = [("operators", operators.summary()), ("memory", str(plan))]
     rows += [(binding.operator, str(binding)) for binding in lacking]
     if not lacking:
         rows.append(("lacks", "nothing"))
@@ -53,7 +53,7 @@ def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[Call
 
 
 def resolved(selected: Selected, calls: Sequence[CallSpec]) -> Operators:
-    """The table of the backend for these calls. Errors: those of `create` and `resolve`."""
+    """The operators of the backend for these calls. Errors: those of `create` and `resolve`."""
     backend = selected.create()
     reference = reference_for(selected, backend)
     return resolve(selected.spec.name, backend, reference, calls, host=host_reference)

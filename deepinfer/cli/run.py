@@ -88,10 +88,10 @@ def run(
             with open_llm(
                 model_name, revision, selected, options, allow_null=allow_null, progress=progress
             ) as llm:
-                job = Job(llm, params, chat, json)
-                interruption.defer(job.interrupt)
-                status = job.answer(texts, llm.engine.limits.max_num_seqs * WINDOW)
-                job.summarise()
+                printer = AnswerPrinter(llm, params, chat, json)
+                interruption.defer(printer.interrupt)
+                status = printer.answer(texts, llm.engine.limits.max_num_seqs * WINDOW)
+                printer.summarise()
         except Interrupted as interrupted:
             note(f"{interrupted}: ended before anything ran", "warning")
             status = interrupted.status
@@ -108,7 +108,7 @@ class _Answer:
 
 
 @dataclass
-class Job:
+class AnswerPrinter:
     """The answers to some prompts, which run together and are printed in order.
 
     The first one that is not complete is printed as it comes, unless as JSON or with n above 1.

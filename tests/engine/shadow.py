@@ -43,7 +43,7 @@ def logits_of(context: Tokens, window: Tokens) -> torch.Tensor:
 
 
 class ShadowRunner:
-    """What an `EngineCore` needs of an engine."""
+    """What an `Engine` needs of a `ModelRunner`."""
 
     def __init__(self, blocks: int, pages: int, slots: int, max_model_len: int = 96) -> None:
         layout = small_layout(0, 2, 1, window=WINDOW, page_tokens=PAGE)
@@ -122,7 +122,7 @@ def shadow_engine(
     settings: Settings | None = None,
     **limits: Any,
 ) -> tuple[Engine, ShadowRunner]:
-    """A core over a shadow; limits as in `Limits`, by default generous ones."""
+    """An engine over a `ShadowRunner`. limits: fields of `Limits`, generous by default."""
     runner = ShadowRunner(blocks, pages, slots)
     bounds = Limits(**{"max_num_seqs": slots, "max_num_batched_tokens": 64, **limits})
     return Engine(runner, bounds, NO_RULES, settings), runner  # type: ignore[arg-type]

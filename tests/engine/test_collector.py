@@ -33,14 +33,14 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def core_with(interval: str) -> Engine:
+def engine_with(interval: str) -> Engine:
     settings = Settings.from_environment({"DEEPINFER_GC_INTERVAL_STEP": interval})
     return shadow_engine(settings=settings)[0]
 
 
 @pytest.mark.parametrize(("interval", "count"), [("1", 8), ("3", 2), ("100", 0), ("0", 0)])
 def test_a_collection_every_so_many_steps(interval: str, count: int, collected: list[int]) -> None:
-    engine = core_with(interval)
+    engine = engine_with(interval)
     add(engine, 5, max_tokens=8)
     while engine.has_work:
         engine.step()
@@ -51,7 +51,7 @@ def test_a_collection_every_so_many_steps(interval: str, count: int, collected: 
 
 
 def test_an_idle_engine_gives_it_back_and_steps_take_it_again() -> None:
-    engine = core_with("5")
+    engine = engine_with("5")
     assert gc.isenabled(), "an engine that has run no step leaves it alone"
     for _ in range(2):
         add(engine, 5)
@@ -63,7 +63,7 @@ def test_an_idle_engine_gives_it_back_and_steps_take_it_again() -> None:
 
 
 def test_close_gives_it_back_and_steps_after_it_leave_it_alone() -> None:
-    engine = core_with("5")
+    engine = engine_with("5")
     add(engine, 5)
     engine.step()
     engine.close()
@@ -75,7 +75,7 @@ def test_close_gives_it_back_and_steps_after_it_leave_it_alone() -> None:
 
 
 def test_the_last_of_several_engines_gives_it_back() -> None:
-    first, second = core_with("5"), core_with("7")
+    first, second = engine_with("5"), engine_with("7")
     for engine in (first, second):
         add(engine, 5)
         engine.step()
@@ -97,7 +97,7 @@ def test_what_was_off_stays_off() -> None:
         gc.enable()
 
 
-def test_a_core_without_settings_leaves_it_alone() -> None:
+def test_an_engine_without_settings_leaves_it_alone() -> None:
     engine, _ = shadow_engine()
     add(engine, 5)
     engine.step()

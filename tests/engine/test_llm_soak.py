@@ -17,7 +17,7 @@ from deepinfer import LLM, SamplingParams
 from deepinfer.engine import Engine, ModelRunner
 from deepinfer.engine.llm import RequestHandle
 from tests.engine.runs import nothing_is_held
-from tests.engine.test_core import core_of
+from tests.engine.test_engine import engine_with
 
 
 class InjectedError(Exception):
@@ -45,7 +45,7 @@ def soak(runner: ModelRunner, seed: int, count: int, step_errors: bool = True) -
     reasons: dict[str, int] = {}
     known: dict[tuple[Any, ...], list[int]] = {}
     lock = threading.Lock()
-    with core_of(runner, blocks=12, pages=40, slots=5):
+    with engine_with(runner, blocks=12, pages=40, slots=5):
         llm = LLM.of(Engine(runner, settings=runner.settings))
         run, errors = runner.backbone.run, np.random.default_rng(seed)
 

@@ -248,7 +248,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def core_with(**values: str) -> Engine:
+def engine_with(**values: str) -> Engine:
     named = {f"DEEPINFER_{name}": value for name, value in values.items()}
     return shadow_engine(settings=Settings.from_environment(named))[0]
 
@@ -266,7 +266,7 @@ def stepped(engine: Engine, answer: Future[Any]) -> Any:
 def test_a_trace_of_an_engine(tmp_path: Path) -> None:
     """Enabled, on the port that was asked for, into the directory that was asked for."""
     port = free_port()
-    engine = core_with(
+    engine = engine_with(
         PROFILE_HTTP_ENABLE="1",
         PROFILE_HTTP_PORT_BASE=str(port),
         TORCH_PROFILER_DIR=str(tmp_path),
@@ -304,7 +304,7 @@ def test_the_text_interface_serves_until_it_is_closed(
 
 def test_it_is_off_by_default(tmp_path: Path) -> None:
     before = threading.active_count()
-    engine = core_with(PROFILE_HTTP_PORT_BASE=str(free_port()), TORCH_PROFILER_DIR=str(tmp_path))
+    engine = engine_with(PROFILE_HTTP_PORT_BASE=str(free_port()), TORCH_PROFILER_DIR=str(tmp_path))
     assert engine.observer.server is None
     assert threading.active_count() == before
     engine.close()
@@ -314,7 +314,7 @@ def test_the_temporary_directory_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    engine = core_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=str(free_port()))
+    engine = engine_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=str(free_port()))
     assert engine.observer.server is not None
     assert engine.observer.server._server.directory == tmp_path
     engine.close()
@@ -324,9 +324,9 @@ def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as other:
         port = str(other.getsockname()[1])
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
-            core_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=port)
+            engine_with(PROFILE_HTTP_ENABLE="1", PROFILE_HTTP_PORT_BASE=port)
     with pytest.raises(UsageError, match=r"TORCH_PROFILER_DIR cannot be used: .*is no directory"):
-        core_with(PROFILE_HTTP_ENABLE="1", TORCH_PROFILER_DIR=str(tmp_path / "none"))
+        engine_with(PROFILE_HTTP_ENABLE="1", TORCH_PROFILER_DIR=str(tmp_path / "none"))
 
 
 def test_the_port_is_the_base_and_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_the_port_is_the_base_and_the_device(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_close_answers_who_waits_and_joins_every_thread(tmp_path: Path) -> None:
     port = free_port()
-    engine = core_with(
+    engine = engine_with(
         PROFILE_HTTP_ENABLE="1",
         PROFILE_HTTP_PORT_BASE=str(port),
         TORCH_PROFILER_DIR=str(tmp_path),
@@ -358,7 +358,7 @@ def test_close_answers_who_waits_and_joins_every_thread(tmp_path: Path) -> None:
     before = {t.ident for t in threading.enumerate()}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, port)
-        while engine.observer.profiler._job is None:
+        while engine.observer.profiler._recording is None:
             pass
         engine.close()
         engine.close()

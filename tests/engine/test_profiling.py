@@ -64,7 +64,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def queued(pool: ThreadPoolExecutor, profiler: Profiler, directory: Path, steps: int) -> Any:
     """Ask in another thread; returns once the profiler knows."""
     future = pool.submit(profiler.take, directory, steps)
-    while profiler._job is None and not future.done():
+    while profiler._recording is None and not future.done():
         pass
     return future
 
@@ -143,7 +143,7 @@ def test_an_unusable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert status(lambda: profiler.take(tmp_path / "file", 1)) == 400
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert status(lambda: profiler.take(tmp_path, 1)) == 400
-    assert profiler._job is None
+    assert profiler._recording is None
 
 
 def test_no_step_begins(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_recorder_is_stopped_in_its_own_thread_or_not_at_all(
     pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To stop torch's in another thread crashes the process."""
-    monkeypatch.setattr("deepinfer.engine.observe.profiling._recording", threading.Lock())
+    monkeypatch.setattr("deepinfer.engine.observe.profiling._recorder", threading.Lock())
     profiler = Profiler(Timers())
     future = queued(pool, profiler, tmp_path, 1)
     profiler.step_begins()

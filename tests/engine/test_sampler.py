@@ -18,7 +18,7 @@ from deepinfer.errors import RequestError
 from deepinfer_reference.backend import ReferenceBackend
 from tests.engine.runs import random_tokens, whole
 from tests.engine.shadow import WINDOW, assert_as_at_the_start, drain, logits_of, shadow_engine
-from tests.engine.test_core import core_of
+from tests.engine.test_engine import engine_with
 
 VOCABULARY, EOS = 12, 3
 PROMPT, OUTPUT = [1, 2, 2, 5], [5, 7, 7, 7, 2]
@@ -280,7 +280,7 @@ def test_prompt_logprobs_of_the_model(small_runner: ModelRunner) -> None:
     want = [log_softmax(row)[token] for row, token in zip(logits, prompt[1:], strict=False)]
     found = []
     for rows in (64, 8):
-        with core_of(small_runner, max_num_batched_tokens=rows) as (engine, _):
+        with engine_with(small_runner, max_num_batched_tokens=rows) as (engine, _):
             request = engine.add(prompt, SamplingParams(prompt_logprobs=True, max_tokens=2, seed=1))
             drain(engine)
         found.append(raws(request.prompt_logprobs))

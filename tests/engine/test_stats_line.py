@@ -18,7 +18,7 @@ from tests.engine.shadow import ShadowRunner, add, drain, shadow_engine
 LOGGER = "deepinfer.engine.stats"
 
 
-def core_with(interval: str | None, **limits: Any) -> tuple[Engine, ShadowRunner]:
+def engine_with(interval: str | None, **limits: Any) -> tuple[Engine, ShadowRunner]:
     values = {} if interval is None else {"DEEPINFER_LOGGING_INTERVAL_STEP": interval}
     return shadow_engine(settings=Settings.from_environment(values), **limits)
 
@@ -38,7 +38,7 @@ def test_a_line_every_so_many_steps(
     interval: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    engine, _ = core_with(interval)
+    engine, _ = engine_with(interval)
     add(engine, 5, max_tokens=6)
     drain(engine)
     engine.close()
@@ -47,7 +47,7 @@ def test_a_line_every_so_many_steps(
 
 def test_every_hundred_steps_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    engine, _ = core_with(None, slots=2)
+    engine, _ = engine_with(None, slots=2)
     add(engine, 2, 2, 2, 2, max_tokens=70)  # two by two
     drain(engine)
     engine.close()
@@ -68,7 +68,7 @@ def test_the_option_silences_it(caplog: pytest.LogCaptureFixture) -> None:
     assert not lines(caplog, logging.DEBUG)
 
 
-def test_a_core_without_settings_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_engine_without_settings_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     engine, _ = shadow_engine()
     add(engine, *[2] * 30, max_tokens=70)
@@ -80,7 +80,7 @@ def test_a_core_without_settings_is_silent(caplog: pytest.LogCaptureFixture) -> 
 def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
     """Two prompts of 20 and 6 in steps of 16 rows: 16, then 4 + 6, then two rows a step."""
     caplog.set_level(logging.INFO, LOGGER)
-    engine, _ = core_with("1", slots=4, blocks=20, pages=40, max_num_batched_tokens=16)
+    engine, _ = engine_with("1", slots=4, blocks=20, pages=40, max_num_batched_tokens=16)
     add(engine, 20, 6, max_tokens=3)
     drain(engine)
     engine.close()
@@ -107,7 +107,7 @@ def test_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_aborted_and_preempted_are_those_of_the_window(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    engine, _ = core_with("1", blocks=5, max_num_batched_tokens=80)
+    engine, _ = engine_with("1", blocks=5, max_num_batched_tokens=80)
     add(engine, 25, 25, 25, max_tokens=14)
     engine.step()
     engine.abort("request-0")
@@ -121,7 +121,7 @@ def test_aborted_and_preempted_are_those_of_the_window(caplog: pytest.LogCapture
 
 def test_timers_are_shown_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
-    engine, _ = core_with("2")
+    engine, _ = engine_with("2")
     add(engine, 5, max_tokens=2)
     drain(engine)
     engine.close()

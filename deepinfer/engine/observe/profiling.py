@@ -21,7 +21,7 @@ MAX_STEPS = 50
 DEFAULT_STEPS = 20
 
 _log = logging.getLogger(__name__)
-_recording = threading.Lock()
+_recorder = threading.Lock()
 """Held while an engine of this process records: there is one recorder in a process."""
 
 
@@ -33,7 +33,7 @@ class ProfileError(DeepInferError):
         self.status = status
 
 
-class _Job:
+class _Recording:
     """One trace that was asked for."""
 
     def __init__(self, num_steps: int) -> None:
@@ -63,7 +63,7 @@ class Profiler:
         self._timers, self._rank = timers, rank
         self._start_seconds, self._finish_seconds = start_seconds, finish_seconds
         self._lock = threading.Lock()
-        self._job: _Job | None = None
+        self._recording: _Recording | None = None
         self._closed = False
 
     def take(self, directory: Path, num_steps: int) -> Path:
@@ -74,56 +74,58 @@ class Profiler:
         is closed. Blocks; not for the stepping thread.
         """
         check_directory(directory)
-        job = self._queue(num_steps)
+        recording = self._queue(num_steps)
         try:
-            if not job.started.wait(self._start_seconds):
-                self._withdraw(job)
-            if not job.stopped.wait(self._finish_seconds):
-                self._abandon(job)
-            if job.error is not None:
-                raise job.error
-            assert job.recorder is not None
-            return self._write(job.recorder, directory)
+            if not recording.started.wait(self._start_seconds):
+                self._withdraw(recording)
+            if not recording.stopped.wait(self._finish_seconds):
+                self._abandon(recording)
+            if recording.error is not None:
+                raise recording.error
+            assert recording.recorder is not None
+            return self._write(recording.recorder, directory)
         finally:
-            self._forget(job)
+            self._forget(recording)
 
-    def _queue(self, num_steps: int) -> _Job:
+    def _queue(self, num_steps: int) -> _Recording:
         with self._lock:
             if self._closed:
                 raise ProfileError(503, "the engine is closed")
-            if self._job is not None:
+            if self._recording is not None:
                 raise ProfileError(409, "a profile is queued or running already; wait for it")
-            self._job = _Job(num_steps)
-            return self._job
+            self._recording = _Recording(num_steps)
+            return self._recording
 
-    def _withdraw(self, job: _Job) -> None:
-        """Take a job back that no step has picked up; ProfileError unless one just did."""
+    def _withdraw(self, recording: _Recording) -> None:
+        """Take back a recording that no step has started; ProfileError unless one just has."""
         with self._lock:
-            if job.started.is_set():
+            if recording.started.is_set():
                 return
-            self._job = None
+            self._recording = None
         raise ProfileError(
             503,
             f"no step began within {self._start_seconds:g} s, so the profile was cancelled; ask "
             "again while requests run",
         )
 
-    def _abandon(self, job: _Job) -> None:
-        """Give a running job up, which the next step stops; ProfileError unless it is complete."""
+    def _abandon(self, recording: _Recording) -> None:
+        """Give up a recording, which the next step stops; ProfileError unless it is complete."""
         with self._lock:
-            if job.stopped.is_set():
+            if recording.stopped.is_set():
                 return
-            job.abandoned = True
+            recording.abandoned = True
         raise ProfileError(
             503,
-            f"{job.steps_left} steps were still to come after {self._finish_seconds:g} s, so the "
-            "profile was cancelled; ask for fewer steps, or while requests run",
+            f"{recording.steps_left} steps were still to come after {self._finish_seconds:g} s, so "
+            "the profile was cancelled; ask for fewer steps, or while requests run",
         )
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, recording: _Recording) -> None:
         with self._lock:
-            if self._job is job and (job.stopped.is_set() or not job.started.is_set()):
-                self._job = None
+            if self._recording is recording and (
+                recording.stopped.is_set() or not recording.started.is_set()
+            ):
+                self._recording = None
 
     def _write(self, recorder: torch.profiler.profile, directory: Path) -> Path:
         name = f"deepinfer-rank{self._rank}-{os.getpid()}-{time.time_ns()}.json"
@@ -138,30 +140,30 @@ class Profiler:
 
     def step_begins(self) -> None:
         """Start what is queued, drop what was abandoned."""
-        job = self._job
-        if job is None:
+        recording = self._recording
+        if recording is None:
             return
         with self._lock:
-            if job is not self._job:
+            if recording is not self._recording:
                 return
-            if job.abandoned:
-                self._stop(job)
-            elif not job.started.is_set():
-                self._start(job)
+            if recording.abandoned:
+                self._stop(recording)
+            elif not recording.started.is_set():
+                self._start(recording)
 
     def step_ends(self) -> None:
         """Count a step; stop after the last one."""
-        job = self._job
-        if job is None or job.recorder is None or job.stopped.is_set():
+        recording = self._recording
+        if recording is None or recording.recorder is None or recording.stopped.is_set():
             return
         with self._lock:
-            job.steps_left -= 1
-            if job.steps_left < 1 or job.abandoned:
-                self._stop(job)
+            recording.steps_left -= 1
+            if recording.steps_left < 1 or recording.abandoned:
+                self._stop(recording)
 
-    def _start(self, job: _Job) -> None:
-        if not _recording.acquire(blocking=False):
-            job.error = ProfileError(
+    def _start(self, recording: _Recording) -> None:
+        if not _recorder.acquire(blocking=False):
+            recording.error = ProfileError(
                 409, "another engine of this process is being profiled; wait for it"
             )
         else:
@@ -169,45 +171,47 @@ class Profiler:
                 recorder = torch.profiler.profile()
                 recorder.start()
             except Exception as error:
-                _recording.release()
-                job.error = ProfileError(500, f"the profiler did not start: {_shown(error)}")
+                _recorder.release()
+                recording.error = ProfileError(500, f"the profiler did not start: {_shown(error)}")
             else:
-                job.recorder, job.thread = recorder, threading.get_ident()
+                recording.recorder, recording.thread = recorder, threading.get_ident()
                 self._timers.profiling = True
-                _log.info("profiling the next %d steps", job.steps_left)
-        if job.error is not None:
-            job.stopped.set()
-        job.started.set()
+                _log.info("profiling the next %d steps", recording.steps_left)
+        if recording.error is not None:
+            recording.stopped.set()
+        recording.started.set()
 
-    def _stop(self, job: _Job) -> None:
+    def _stop(self, recording: _Recording) -> None:
         """Stop recording. Only the thread that started a recorder can: elsewhere it crashes."""
-        assert job.recorder is not None
+        assert recording.recorder is not None
         self._timers.profiling = False
         try:
-            if job.thread == threading.get_ident():
-                job.recorder.stop()
-                _recording.release()
+            if recording.thread == threading.get_ident():
+                recording.recorder.stop()
+                _recorder.release()
             else:
-                job.error = ProfileError(500, "the thread that steps the engine has changed")
+                recording.error = ProfileError(500, "the thread that steps the engine has changed")
         except Exception as error:
-            _recording.release()
-            job.error = ProfileError(500, f"the profiler did not stop: {_shown(error)}")
-        job.stopped.set()
-        if job.abandoned:
-            self._job = None
+            _recorder.release()
+            recording.error = ProfileError(500, f"the profiler did not stop: {_shown(error)}")
+        recording.stopped.set()
+        if recording.abandoned:
+            self._recording = None
 
     def close(self) -> None:
-        """End the job that is there with 503. Call it in the thread that stepped."""
+        """End a recording that is asked for with status 503. Call it in the thread that stepped."""
         with self._lock:
             self._closed = True
-            job = self._job
-            if job is None or job.stopped.is_set():
+            recording = self._recording
+            if recording is None or recording.stopped.is_set():
                 return
-            job.error = ProfileError(503, "the engine was closed before the profile was complete")
-            if job.recorder is not None:
-                self._stop(job)
-            job.stopped.set()
-            job.started.set()
+            recording.error = ProfileError(
+                503, "the engine was closed before the profile was complete"
+            )
+            if recording.recorder is not None:
+                self._stop(recording)
+            recording.stopped.set()
+            recording.started.set()
 
 
 def check_directory(directory: Path) -> None:

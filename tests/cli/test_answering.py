@@ -1,5 +1,7 @@
-"""`Batch` and `Job`: windows, order, ids and interruptions, over an interface that is told when to
-answer."""
+"""`InputRun` and `AnswerPrinter`: windows, order, ids and interruptions.
+
+The text interface is a fake that is told when to answer.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from deepinfer.cli.generate import Batch
+from deepinfer.cli.generate import InputRun
 from deepinfer.cli.input_lines import InputLines, RawLine
 from deepinfer.cli.interruption import Interrupted
 from deepinfer.cli.results import ResultFile
-from deepinfer.cli.run import Job
+from deepinfer.cli.run import AnswerPrinter
 from deepinfer.engine import SamplingParams
 from tests.cli.fakes import FakeHandle, FakeLLM
 
@@ -24,7 +26,7 @@ Answer = Callable[[FakeHandle], None]
 
 
 class Run:
-    """One run of a batch over some lines: its status, its records, the requests it made."""
+    """One `InputRun` over some lines: its status, its records, the requests it made."""
 
     def __init__(
         self,
@@ -39,11 +41,11 @@ class Run:
         source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         self.llm = FakeLLM(lambda handle: on_submit(self, handle))
         output = ResultFile(self.out, resume=resume, overwrite=not resume)
-        self.batch = Batch(self.llm, output, {}, ordered)  # type: ignore[arg-type]
+        self.input_run = InputRun(self.llm, output, {}, ordered)  # type: ignore[arg-type]
         lines_in = InputLines(str(source))
         self.shown: list[str] = []
         try:
-            self.status = self.batch.run(lines_in, room, self.shown.append)
+            self.status = self.input_run.run(lines_in, room, self.shown.append)
         finally:
             lines_in.close()
             output.close()
@@ -135,8 +137,8 @@ def test_results_take_room_until_they_are_written(tmp_path: Path, ordered: bool)
     def show(counts: str) -> None:
         seen.append((lines.released, out.read_bytes().count(b"\n")))
 
-    batch = Batch(llm, output, {}, ordered)  # type: ignore[arg-type]
-    assert batch.run(lines, 3, show) == 0  # type: ignore[arg-type]
+    input_run = InputRun(llm, output, {}, ordered)  # type: ignore[arg-type]
+    assert input_run.run(lines, 3, show) == 0  # type: ignore[arg-type]
     output.close()
     assert all(released == written for released, written in seen)
     assert [written for _, written in seen][-3:] == ([0, 0, 3] if ordered else [1, 2, 3])
@@ -148,7 +150,7 @@ def test_a_failed_request_costs_that_line(tmp_path: Path) -> None:
 
     run = Run(tmp_path, prompts(3), answer)
     assert run.status == 1
-    assert (run.batch.done, run.batch.failed) == (2, 1)
+    assert (run.input_run.done, run.input_run.failed) == (2, 1)
     assert [record.get("error") for record in run.records] == [None, "no", None]
 
 
@@ -159,7 +161,7 @@ def test_an_interruption_ends_what_runs_and_begins_nothing(
         if handle.prompt == "p1":
             handle.end()
         if handle.prompt == "p3":
-            run.batch.interrupt(TERM)
+            run.input_run.interrupt(TERM)
 
     run = Run(tmp_path, prompts(9), answer, room=3)
     reasons = [record["finish_reason"] for record in run.records]
@@ -171,7 +173,7 @@ def test_an_interruption_ends_what_runs_and_begins_nothing(
     assert "requests are ended early" in capsys.readouterr().err
     again = Run(tmp_path, prompts(9), at_once, resume=True)
     assert again.status == 0
-    assert again.batch.skipped == 1
+    assert again.input_run.skipped == 1
     assert sorted(record["index"] for record in again.records) == list(range(1, 10))
     assert {record["finish_reason"] for record in again.records} == {"stop"}
 
@@ -180,7 +182,7 @@ def test_an_interruption_keeps_the_order(tmp_path: Path) -> None:
     def answer(run: Run, handle: FakeHandle) -> None:
         if handle.prompt == "p3":
             handle.end()
-            run.batch.interrupt(TERM)
+            run.input_run.interrupt(TERM)
 
     run = Run(tmp_path, prompts(3), answer, ordered=True)
     assert [r["finish_reason"] for r in run.records] == ["abort", "abort", "stop"]
@@ -208,8 +210,8 @@ def test_a_changed_line_is_computed_again(tmp_path: Path) -> None:
     assert [record["prompt"] for record in run.records] == ["p1", "new"]
 
 
-def job(llm: FakeLLM, **more: Any) -> Job:
-    return Job(llm, SamplingParams(), **more)  # type: ignore[arg-type]
+def printer(llm: FakeLLM, **more: Any) -> AnswerPrinter:
+    return AnswerPrinter(llm, SamplingParams(), **more)  # type: ignore[arg-type]
 
 
 def test_answers_are_printed_in_order_and_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +231,7 @@ def test_answers_are_printed_in_order_and_as_they_come(capsys: pytest.CaptureFix
             handle.end()
 
     llm = FakeLLM(talk)
-    assert job(llm).answer(["a", "b", "c"], room=2) == 0
+    assert printer(llm).answer(["a", "b", "c"], room=2) == 0
     assert printed == ["> a\na1 a2\n> b\nb1 \n"]
     assert capsys.readouterr().out == "> c\nc1\n"
     assert llm.most_running == 2
@@ -241,7 +243,7 @@ def test_an_interruption_prints_what_there_is(capsys: pytest.CaptureFixture[str]
         if handle.prompt == "b":
             running.interrupt(TERM)
 
-    running = job(FakeLLM(talk))
+    running = printer(FakeLLM(talk))
     assert running.answer(["a", "b", "c", "d"], room=2) == 143
     done = capsys.readouterr()
     assert done.out == "> a\na1\n> b\nb1\n"
@@ -250,7 +252,7 @@ def test_an_interruption_prints_what_there_is(capsys: pytest.CaptureFixture[str]
 
 def test_lines_of_json_have_partial_answers_too(capsys: pytest.CaptureFixture[str]) -> None:
     llm = FakeLLM(lambda handle: running.interrupt(TERM))
-    running = job(llm, json=True)
+    running = printer(llm, json=True)
     assert running.answer(["a"], room=2) == 143
     (record,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (record["index"], record["text"], record["finish_reason"]) == (0, "cut", "abort")

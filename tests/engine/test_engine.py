@@ -29,10 +29,10 @@ Logits = dict[tuple[int, int], list[Tensor]]
 
 
 @contextmanager
-def core_of(
+def engine_with(
     runner: ModelRunner, blocks: int = 32, pages: int = 96, slots: int = 8, **limits: Any
 ) -> Iterator[tuple[Engine, Logits]]:
-    """A core over pools of its own, and the logits that it draws from."""
+    """An engine with cache memory of its own, and the logits that it draws from."""
     cache, pools = runner.cache, runner.pools
     runner.cache = CacheManager(runner.layout, blocks, pages, slots)
     runner.pools = runner.cache.pools(
@@ -87,7 +87,7 @@ def test_random_mixes_have_the_bits_of_runs_alone(seed: int, small_runner: Model
         "max_num_seqs": int(random.integers(3, 9)),
     }
     requests: list[Request] = []
-    with core_of(small_runner, **limits) as (engine, kept):
+    with engine_with(small_runner, **limits) as (engine, kept):
         while len(requests) < 10 or engine.has_work:
             if len(requests) < 10 and random.random() < 0.7:
                 prompt = random_tokens(small_runner, int(random.integers(1, 50)), len(requests))
@@ -99,7 +99,7 @@ def test_random_mixes_have_the_bits_of_runs_alone(seed: int, small_runner: Model
 
 def test_preemption_and_resumption(small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
-    with core_of(small_runner, blocks=5, max_num_batched_tokens=20) as (engine, kept):
+    with engine_with(small_runner, blocks=5, max_num_batched_tokens=20) as (engine, kept):
         requests = [engine.add(random_tokens(small_runner, 25, i), params) for i in range(3)]
         drain(engine)
         assert engine.scheduler.num_preempted >= 1
@@ -109,7 +109,7 @@ def test_preemption_and_resumption(small_runner: ModelRunner) -> None:
 @pytest.mark.parametrize("length", [1, 2, 4, 15, 16, 17, 33])
 def test_samples_share_the_prompt(length: int, small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=1.5, max_tokens=5, seed=3, n=3, ignore_eos=True)
-    with core_of(small_runner) as (engine, kept):
+    with engine_with(small_runner) as (engine, kept):
         request = engine.add(random_tokens(small_runner, length), params)
         engine.step()
         assert engine.runner.cache.blocks.num_used == -(-length // 16)
@@ -120,7 +120,7 @@ def test_samples_share_the_prompt(length: int, small_runner: ModelRunner) -> Non
 def test_sample_i_has_the_text_of_seed_plus_i(small_runner: ModelRunner) -> None:
     prompt = random_tokens(small_runner, 19)
     params = SamplingParams(temperature=1.5, max_tokens=5, seed=2**64 - 2, n=3, ignore_eos=True)
-    with core_of(small_runner) as (engine, _):
+    with engine_with(small_runner) as (engine, _):
         request = engine.add(prompt, params)
         drain(engine)
     for sequence in request.sequences:
@@ -134,7 +134,7 @@ def test_order_of_arrival_changes_no_text(small_runner: ModelRunner) -> None:
     prompts = [random_tokens(small_runner, length, length) for length in (3, 30, 11, 18)]
     texts = []
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
-        with core_of(small_runner, blocks=6, max_num_batched_tokens=9) as (engine, _):
+        with engine_with(small_runner, blocks=6, max_num_batched_tokens=9) as (engine, _):
             requests = {i: engine.add(prompts[i], params) for i in order}
             drain(engine)
         texts.append([requests[i].sequences[0].output.tolist() for i in range(4)])
@@ -154,7 +154,7 @@ def test_nan_in_one_request_fails_it_alone(
         return logits
 
     monkeypatch.setattr(small_runner.backbone, "head", spoiled)
-    with core_of(small_runner) as (engine, kept):
+    with engine_with(small_runner) as (engine, kept):
         requests = [engine.add(random_tokens(small_runner, 6, i), params) for i in range(2)]
         drain(engine)
     monkeypatch.undo()
@@ -169,7 +169,7 @@ def test_stop_token_ids_end_with_their_id(small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     text = [token.token_id for token in generate(small_runner, prompt, params)]
     last = next(i for i in range(1, 6) if text[i] not in text[:i])
-    with core_of(small_runner) as (engine, _):
+    with engine_with(small_runner) as (engine, _):
         stops = (text[last], 0 if text[last] else 1)
         request = engine.add(prompt, dataclasses.replace(params, stop_token_ids=stops))
         drain(engine)
