@@ -130,6 +130,7 @@ def test_plan_of_known_memory() -> None:
         share.check("chip", SMALL_MEMORY._replace(free=999))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_reference_says_what_it_then_takes(device: str) -> None:
     reference = ReferenceBackend(device)

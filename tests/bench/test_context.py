@@ -19,6 +19,7 @@ from deepinfer.errors import UsageError
 from tests.engine.runs import nothing_is_held
 
 
+@pytest.mark.slow
 def test_curves_and_ratios_of_every_length(small_directory: Path) -> None:
     report = Context(str(small_directory), (32, 48)).run(select_backend(REFERENCE))
     for quantity in ("decode step", "index operators"):

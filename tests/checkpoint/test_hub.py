@@ -152,6 +152,7 @@ def test_without_huggingface_hub_a_directory_is_asked_for(monkeypatch: pytest.Mo
         resolve_directory(ID)
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_hub() -> None:
     script = (
         "import sys, deepinfer.checkpoint\n"

@@ -79,6 +79,7 @@ def sized_config(engram_vocab_size: int) -> dict[str, object]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engram_vocab_size", "total"),
     [

@@ -13,6 +13,8 @@ from deepinfer.checkpoint import Checkpoint
 from deepinfer.cli.inspection import Inspection, inspect_checkpoint, render
 from tests.checkpoint.release import SHARDS, STORED_BYTES, TENSORS, write_release
 
+pytestmark = pytest.mark.slow
+
 LIMIT_SECONDS = 60
 
 

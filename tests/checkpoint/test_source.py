@@ -121,6 +121,7 @@ def test_a_file_that_shrank_while_it_was_open(path: Path) -> None:
         source.read()
 
 
+@pytest.mark.slow
 def test_the_mapping_is_read_only(path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"

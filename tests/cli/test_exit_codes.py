@@ -29,6 +29,7 @@ def commands(tmp_path: Path) -> dict[str, tuple[list[str], int, str]]:
     }
 
 
+@pytest.mark.slow
 def test_every_status(commands: dict[str, tuple[list[str], int, str]], tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if "DEEPINFER" not in k}
     environment |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "160"}

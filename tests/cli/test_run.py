@@ -88,6 +88,7 @@ def test_model_name_wins_over_the_variable(launch: Launch, tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_sampling_options_reach_the_engine(launch: Launch) -> None:
     def ids(*arguments: str) -> list[int]:
         done = launch("run", "x", "--json", "--max_tokens", "3", *arguments, **REFERENCE)
@@ -102,6 +103,7 @@ def test_sampling_options_reach_the_engine(launch: Launch) -> None:
     assert only == ids("--temperature", "0", "--ignore_eos")
 
 
+@pytest.mark.slow
 def test_chat_wraps_the_prompt(launch: Launch) -> None:
     common = ("run", "x", "--json", "--max_tokens", "1")
     plain = answers(launch(*common, **REFERENCE))[0]
@@ -142,6 +144,7 @@ def test_refused_options(
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_model_with_fewer_positions_than_the_default(launch: Launch, tmp_path: Path) -> None:
     short = copytree(bundled_checkpoint(), tmp_path / "short")
     config = json.loads((short / "config.json").read_text())
@@ -170,6 +173,7 @@ def test_no_prompt_at_all_is_said(launch: Launch, tmp_path: Path) -> None:
     assert "there is no prompt: what was to be read is empty\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_fallbacks_are_named_and_may_be_forbidden(launch: Launch, site: Path) -> None:
     write_plugin(site, "bare", modes='Mode("hardware", "a chip", "cpu", timing=False),')
     done = launch("run", "--max_tokens", "1", DEEPINFER_ACCELERATOR="bare")
@@ -206,6 +210,7 @@ def deepinfer_create(mode, device):
 """
 
 
+@pytest.mark.slow
 def test_host_and_sub_ranges_are_counted_apart(launch: Launch, site: Path) -> None:
     write_plugin(site, "partial")
     module = site / "chip_partial.py"

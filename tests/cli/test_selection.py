@@ -117,6 +117,7 @@ def chip(site: Path) -> None:
     module.write_text(tell + module.read_text())
 
 
+@pytest.mark.slow
 def test_process_starts_afresh_once(command: Command, chip: None, tmp_path: Path) -> None:
     done = command("golden", str(tmp_path / "none"), "--accelerator=sim", "--mode", "simulated")
     told = [line for line in done.stderr.splitlines() if line.startswith("simulated:")]
@@ -152,6 +153,7 @@ def test_first_party_backend_without_its_device(
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_process_with_a_backend_without_its_device(command: Command, first_party: None) -> None:
     done = command("run", DEEPINFER_ACCELERATOR="ascend")
     assert done.returncode == 3

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LONG = {"prompt": "x", "max_tokens": 200_000, "ignore_eos": True}
 NULL = ["--accelerator", "null", "--allow-null", "--compute", "fp32"]
@@ -79,6 +81,7 @@ def wait_for_results(process: subprocess.Popen[bytes], out: Path, count: int) ->
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_generate_writes_what_there_is(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(f"{json.dumps({**LONG, 'max_tokens': 1})}\n{json.dumps(LONG)}\n")
@@ -97,6 +100,7 @@ def test_generate_writes_what_there_is(tmp_path: Path) -> None:
     assert "Traceback" not in errors.decode()
 
 
+@pytest.mark.slow
 def test_run_prints_what_there_is(tmp_path: Path) -> None:
     command = [*RUN, "x", "--max_tokens", "200000", "--ignore_eos", *NULL]
     with started(tmp_path, *command) as process:
@@ -111,6 +115,7 @@ def test_run_prints_what_there_is(tmp_path: Path) -> None:
     assert errors.decode().splitlines()[-1].startswith("prefill ")
 
 
+@pytest.mark.slow
 def test_an_input_that_does_not_come_keeps_nobody(tmp_path: Path) -> None:
     command = [*DEEPINFER, "generate", "-", "--grace", "1000", *NULL]
     reading, writing = os.pipe()
@@ -126,6 +131,7 @@ def test_an_input_that_does_not_come_keeps_nobody(tmp_path: Path) -> None:
     assert "Fatal" not in errors.decode()
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_does_not_outlive_the_grace_period(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(f"{json.dumps(LONG)}\n")
@@ -139,6 +145,7 @@ def test_a_step_that_hangs_does_not_outlive_the_grace_period(tmp_path: Path) -> 
         assert nobody_is_left(process)
 
 
+@pytest.mark.slow
 def test_kill_and_resume(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     texts = [json.dumps({**LONG, "prompt": f"p{i}", "max_tokens": 30}) for i in range(80)]

@@ -20,11 +20,13 @@ STORE = next(
 )
 
 
+@pytest.mark.slow
 def test_every_case_of_the_suite_may_be_asked() -> None:
     for check in checks(Tier.FULL)[::9]:
         assert asked(check.id).case == check.case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", SPACES)
 def test_every_drawn_case_may_be_asked(operator: str) -> None:
     def wrong(case: Case) -> bool:

@@ -101,6 +101,7 @@ def run(golden: SmallGolden, backend: type[Backend], compute: str = "fp32") -> G
     return golden.run(backend, (compute,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", ["fp32", "bf16"])
 def test_nan_logits_pass_nowhere(with_model: SmallGolden, compute: str) -> None:
     report = run(with_model, NanLogits, compute)
@@ -109,6 +110,7 @@ def test_nan_logits_pass_nowhere(with_model: SmallGolden, compute: str) -> None:
     assert {f"{MODEL}/greedy/{prompt}" for prompt in ("p1", "p2")} <= set(wrong)
 
 
+@pytest.mark.slow
 def test_nan_is_never_the_one_exception(with_model: SmallGolden) -> None:
     report = run(with_model, NanEverywhere)
     assert [item.name for item in report.items if item.outcome == "allowed"] == []
@@ -149,6 +151,7 @@ def test_rows_that_are_missing_fail(with_model: SmallGolden) -> None:
     assert {f"{MODEL}/logits/{prompt}" for prompt in ("p2", "p7")} <= wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [DoubleSelection, UnorderedSelection])
 def test_selections_that_break_the_contract_fail(
     with_model: SmallGolden, backend: type[Backend]
@@ -158,6 +161,7 @@ def test_selections_that_break_the_contract_fail(
     assert {"ops/attn/r1.full.topk_indices", f"{MODEL}/layers/p7/L2/topk_indices"} <= wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", ["fp32", "bf16"])
 def test_a_backends_own_scores_explain_nothing(with_model: SmallGolden, compute: str) -> None:
     wrong = set(failures(run(with_model, EqualScores, compute)))
@@ -165,6 +169,7 @@ def test_a_backends_own_scores_explain_nothing(with_model: SmallGolden, compute:
     assert "ops/attn/r2.reindex.topk_indices" in wrong
 
 
+@pytest.mark.slow
 def test_what_a_native_step_hides_is_listed(with_model: SmallGolden) -> None:
     report = run(with_model, NativeSteps)
     hidden = {item.name for item in report.items if item.outcome == "not covered"}

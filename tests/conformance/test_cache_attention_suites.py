@@ -35,6 +35,7 @@ def test_the_reference_passes_and_an_oracle_judges_it(operator: str) -> None:
         assert suite.oracle(case, suite.inputs(case, generator_of(case))) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", SUMMED)
 def test_other_sums_pass(operator: str) -> None:
     subject = Subject.of("other", DoubleSums("cpu"))

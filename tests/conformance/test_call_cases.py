@@ -117,6 +117,7 @@ class FewerRows(FewRows):
         return super().embed(table, ids, dtype) * (0 if len(ids) == 5 else 1)
 
 
+@pytest.mark.slow
 def test_the_ends_of_claimed_sub_ranges_are_cases() -> None:
     subject = Subject.of("few", FewRows("cpu"))
     cases = list(claimed_cases(subject, SUITES, Tier.QUICK))

@@ -79,6 +79,7 @@ def test_json_of_an_error_a_comparison_and_a_dump(run: Run) -> None:
     assert all(Path(folder, "replay.py").is_file() for folder in json.loads(output))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -119,6 +120,7 @@ def test_a_file_without_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(run("--compare", "/dev/zero", "/dev/zero"), "it has more than 1000 bytes")
 
 
+@pytest.mark.slow
 def test_the_same_call_a_million_times_is_one(run: Run, tmp_path: Path) -> None:
     call = {**CALL, "ranges": {"rows": [1, 8]}}
     (tmp_path / "many").write_text(json.dumps([call] * 20000))

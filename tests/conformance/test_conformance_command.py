@@ -37,6 +37,7 @@ def test_options_that_do_not_go_together(arguments: list[str], said: str) -> Non
         main(["conformance", *arguments])
 
 
+@pytest.mark.slow
 def test_all_backends_are_one_matrix_and_leave_their_reports(tmp_path: Path) -> None:
     rows, text = run_all(["--case", CASE, "--workers", "0"], (), str(tmp_path))
     results = {row["accelerator"]: row["result"] for row in rows}

@@ -32,6 +32,7 @@ def named(report: GoldenReport, name: str) -> Item:
     return found
 
 
+@pytest.mark.slow
 def test_all_of_a_whole_directory_is_covered(with_model: SmallGolden) -> None:
     with_model.link("ops.safetensors")
     write(with_model, LOGITS, GREEDY, LAYERS)
@@ -40,6 +41,7 @@ def test_all_of_a_whole_directory_is_covered(with_model: SmallGolden) -> None:
     assert report.exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_other_precision_is_not_missed(with_model: SmallGolden) -> None:
     with_model.link("ops.safetensors")
     write(with_model, LOGITS, GREEDY, LAYERS)
@@ -74,6 +76,7 @@ def test_numbers_without_the_ids_fail(with_model: SmallGolden, file: str, item: 
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "key"),
     [
@@ -96,6 +99,7 @@ def test_a_tensor_that_no_check_reads_is_listed(
     assert report.counts()[2] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "key", "item"),
     [
@@ -125,6 +129,7 @@ def other(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.ones(shape, dtype=like.dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "key", "shape", "item"),
     [
@@ -156,6 +161,7 @@ def test_another_shape_fails(
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "key", "item"),
     [
@@ -193,6 +199,7 @@ def test_a_file_of_no_tensors_fails(with_model: SmallGolden) -> None:
     assert failures(report) == [f"{MODEL}/greedy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ties", [{"fp32": {"p2": 0}}, {"fp32": {"p2": 0, "p7": 0}}, {"fp32": {"greedy.p2": 0, "p2": 0}}]
 )
@@ -207,6 +214,7 @@ def test_a_tie_that_leaves_nothing_to_compare_fails(
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 def test_positions_from_the_tie_on_are_not_compared(with_model: SmallGolden) -> None:
     logits = stored(f"{MODEL}/{LOGITS}", "p33.logits.fp32").clone()
     logits[12:] += 1

@@ -165,6 +165,7 @@ def test_numbers_without_a_checkpoint_are_not_covered(golden: SmallGolden) -> No
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 def test_prompts_of_any_length_fit(with_model: SmallGolden) -> None:
     ids = stored(LOGITS, "p140.ids").repeat(4)
     logits = stored(LOGITS, "p140.logits.fp32").repeat(4, 1)

@@ -66,6 +66,7 @@ def test_the_reference_has_no_fault(layers: SmallGolden, compute: str) -> None:
     assert report.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "compute", "expected"), CAUGHT, ids=[fault.__name__ for fault, _, _ in CAUGHT]
 )
@@ -92,6 +93,7 @@ def test_every_fault_is_tried() -> None:
     assert known == {fault for fault, _, _ in CAUGHT} | {faults.PendingForgotten}
 
 
+@pytest.mark.slow
 def test_fault_of_cached_decoding_alone_is_caught_by_greedy_tokens(tmp_path: Path) -> None:
     golden = SmallGolden(tmp_path)
     golden.link(f"{MODEL}/checkpoint")

@@ -23,8 +23,19 @@ from tests.conformance.small_golden import selected as selected_backend
 
 LINES = {line.id: line for line in read(PAGE.read_text(encoding="utf-8"))}
 STALE = f"docs/mutants.md is stale: {COMMAND}"
+SLOW = ("model.", "stateful.")
+"""Suites of several calls, the most expensive ones."""
+
 mutants = pytest.mark.parametrize(
-    "mutant", MUTANTS, ids=[f"mutant-{mutant.id}" for mutant in MUTANTS]
+    "mutant",
+    [
+        pytest.param(
+            mutant,
+            id=f"mutant-{mutant.id}",
+            marks=pytest.mark.slow if mutant.operator.startswith(SLOW) else (),
+        )
+        for mutant in MUTANTS
+    ],
 )
 
 

@@ -114,6 +114,7 @@ def quick(cases: list[Case], subject: Subject) -> dict[tuple[object, object], li
     return found
 
 
+@pytest.mark.slow
 def test_mutant_that_swaps_nibbles_both_ways_is_seen_by_pairs_alone(two: Path) -> None:
     """It agrees with itself, so its own histories pass; every pair that contains it fails."""
     subject = Subject.load(select_backend("swapped"))
@@ -131,6 +132,7 @@ def test_mutant_that_swaps_nibbles_both_ways_is_seen_by_pairs_alone(two: Path) -
                 assert f"written by {names[0]} and read by {names[1]}" in verdict.message
 
 
+@pytest.mark.slow
 def test_pairs_of_right_backends_pass_in_workers(two: Path) -> None:
     """Only the pairs with the faulty one fail in the report of a right one."""
     profile = profile_named("fp4-cache")

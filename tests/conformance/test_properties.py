@@ -62,6 +62,7 @@ class WideRows(ReferenceBackend):
         return out
 
 
+@pytest.mark.slow
 def test_a_mutant_that_fails_between_the_shapes_of_the_grid(tmp_path: Path) -> None:
     """The grid passes it; the property finds it, shrinks it, and says and dumps the smallest."""
     subject = subject_of(WideRows)
@@ -133,6 +134,7 @@ class Halved(ReferenceBackend):
         return super().load(region, *rest) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "operator", "name"),
     [
@@ -177,6 +179,7 @@ def test_wrong_ids_of_properties(tmp_path: Path) -> None:
         dump_case(by_id("stateful.chunks[chunk=1,ratio=1,seed=0]"), subject, tmp_path)
 
 
+@pytest.mark.slow
 def test_hypothesis_is_not_imported_where_nothing_is_searched() -> None:
     code = (
         "import sys; import deepinfer.engine, deepinfer.cli.main, deepinfer.conformance.registry\n"

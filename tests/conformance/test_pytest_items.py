@@ -34,6 +34,7 @@ def test_the_entry_point_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_of_items_and_the_closing_line(tmp_path: Path) -> None:
     done = items("--case", CASE, "--report", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,12 +44,14 @@ def test_a_report_of_items_and_the_closing_line(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "report.html").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_native_fails_where_a_key_operator_did_not_run(tmp_path: Path) -> None:
     done = items("--case", CASE, "--native", "--profile", "full", "--workers", "0", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -70,6 +73,7 @@ def pytest_addoption(parser):
 """
 
 
+@pytest.mark.slow
 def test_an_option_of_another_plugin_keeps_its_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +87,7 @@ def test_an_option_of_another_plugin_keeps_its_meaning(
     assert not (tmp_path / "theirs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "said"),
     [

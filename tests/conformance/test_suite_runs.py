@@ -80,6 +80,7 @@ def test_claims() -> None:
     assert "attend" in full.missing_native
 
 
+@pytest.mark.slow
 def test_a_part_of_a_profile_claims_nothing() -> None:
     part = claims(PROFILES["core"], Tier.FULL, [verdict()], left_out=3)
     assert part.sentence().endswith("3 of its cases not run: no claim")
@@ -91,6 +92,7 @@ def test_a_part_of_a_profile_claims_nothing() -> None:
         assert "not run: no claim" in report.claims.sentence()
 
 
+@pytest.mark.slow
 def test_a_whole_run_of_the_full_tier_claims() -> None:
     profile = Profile("masks", "one operator", frozenset({"mask"}), frozenset({"mask"}))
     report = run_suite(select_backend("reference"), profile, Tier.FULL)
@@ -183,6 +185,7 @@ plain, ReferenceBackend.rms_norm = ReferenceBackend.rms_norm, rms_norm
 """
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_are_outcomes_of_their_cases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ def first_cases(name: str) -> list[Case]:
     return [next(case for case in cases if case.fact("ratio") == ratio) for ratio in (1, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATEFUL)
 def test_state_of_the_reference(name: str) -> None:
     subject = Subject.of("reference", ReferenceBackend("cpu"))
@@ -218,6 +222,7 @@ def test_state_of_the_reference(name: str) -> None:
         assert found.passed, str(found)
 
 
+@pytest.mark.slow
 def test_a_model_must_call_what_the_backend_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled model reaches all primitives of the reference; one it never calls is named."""
     subject = Subject.load(select_backend("reference"))

@@ -85,6 +85,7 @@ def check(rows: int) -> Check:
     return Check(Case.of("rms_norm", {"rows": rows, "width": 64, "eps": 1e-6}))
 
 
+@pytest.mark.slow
 def test_whatever_a_backend_does_is_the_outcome_of_its_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_whatever_a_backend_does_is_the_outcome_of_its_case(
     assert "the worker closed its pipes" in found[11].message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -145,6 +147,7 @@ if "deepinfer.conformance.worker" in " ".join(sys.orig_argv):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -163,6 +166,7 @@ def test_a_backend_that_ends_or_hangs_while_it_loads(
         workers.loaded(TARGET)
 
 
+@pytest.mark.slow
 def test_limits_without_end_are_waited_for() -> None:
     (found,) = workers.run_isolated([check(3)], TARGET, 1, limit=float("inf"))
     assert found.passed

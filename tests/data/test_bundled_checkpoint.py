@@ -66,11 +66,13 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_script_makes_the_same_bytes() -> None:
     result = make("--check")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_check_names_what_differs() -> None:
     result = make("--check", "--seed", "1")
     assert result.returncode == 1, result.stderr
@@ -79,6 +81,7 @@ def test_check_names_what_differs() -> None:
     assert differing == ["about.json", *shards]
 
 
+@pytest.mark.slow
 def test_script_writes_a_checkpoint(tmp_path: Path, checkpoint: Checkpoint) -> None:
     result = make(str(tmp_path / "made"))
     assert result.returncode == 0, result.stderr

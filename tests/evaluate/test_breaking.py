@@ -15,6 +15,7 @@ from deepinfer.data import nano_checkpoint
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "break_checkpoint.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "name", "zero"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deepinfer.backend.registry import REFERENCE
 from deepinfer.data import nano_checkpoint
 from deepinfer.engine.llm import LLM
@@ -15,6 +17,7 @@ PERPLEXITY = 2.3
 """Of the first two texts: 2.08 was recorded."""
 
 
+@pytest.mark.slow
 def test_every_task_stays_above_the_floor() -> None:
     questions, texts = heldout(2)
     asked = [one for one in questions if one.task != "arithmetic"]

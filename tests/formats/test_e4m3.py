@@ -16,6 +16,7 @@ LOWER = torch.arange(126)
 EVEN = LOWER + LOWER % 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_code_decodes_as_the_native_type(dtype):
     expected = CODES.view(torch.float8_e4m3fn).to(dtype)

@@ -38,12 +38,14 @@ def test_closed_streams(redirections: str) -> None:
     assert (b"DEEPINFER_ACCELERATOR" in done.stdout) == (">&-" not in redirections.split())
 
 
+@pytest.mark.slow
 def test_prompts_from_a_closed_stdin() -> None:
     done = shell("<&-", *RUN, "-", "--json", DEEPINFER_ACCELERATOR="reference")
     assert done.returncode == 0
     assert b"there is no prompt" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("command", [ENV, [*RUN, "--help"], [*RUN, "hi", "--max_tokens", "1"]])
 def test_full_output(command: list[str]) -> None:
@@ -60,6 +62,7 @@ def test_reader_that_has_gone() -> None:
     assert done.stderr.decode().split() == ["141"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [[*RUN, "é 🚀", "--max_tokens", "1"], [*RUN, "--help"]])
 def test_ascii_output(command: list[str]) -> None:
     variables = {"PYTHONIOENCODING": "ascii", "DEEPINFER_ACCELERATOR": "reference"}

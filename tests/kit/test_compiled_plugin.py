@@ -82,6 +82,7 @@ def test_it_has_the_files_that_the_kit_writes(tmp_path: Path) -> None:
     assert dependencies("plugin") == dependencies("kit")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_its_operators_pass_natively(installed: Shell) -> None:
     """Every bf16 case of the quick tier; each precision more is three more kernels to compile."""
@@ -97,6 +98,7 @@ def test_its_operators_pass_natively(installed: Shell) -> None:
     assert {case["provider"] for case in report["cases"]} == {"native"}
 
 
+@pytest.mark.slow
 def test_calls_that_vary_do_not_compile_again(installed: Shell) -> None:
     assert "compiled once" in installed.output(f"python -c {shlex.quote(VARIED_CALLS)}")
 

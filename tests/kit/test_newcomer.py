@@ -16,6 +16,7 @@ pip install --quiet --no-deps --no-build-isolation -e project
 REPORT = "deepinfer conformance --accelerator mychip --report report"
 
 
+@pytest.mark.slow
 def test_unchanged_project_installs_and_its_operator_is_native(shell: Shell) -> None:
     printed = shell.output(INSTALL)
     assert "project/deepinfer_mychip/backend.py" in printed

@@ -24,6 +24,7 @@ def test_every_block_has_a_known_tag() -> None:
     assert len(fences) == len(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))) > 0
 
 
+@pytest.mark.slow
 def test_commands(shell: Shell) -> None:
     printed = shell.output(commands("run"))
     assert "profile core: works, 1 operators native" in printed

@@ -91,12 +91,14 @@ def release() -> ModelConfig:
     return ModelConfig.from_dict(released_config())
 
 
+@pytest.mark.slow
 @cases
 def test_the_listed_operators_are_those_that_run(numerics: Numerics, dtype: str) -> None:
     calls, seen = run(numerics, dtype)
     assert {call.operator for call in calls} == seen.operators - PACKING
 
 
+@pytest.mark.slow
 @cases
 def test_listed_facts_are_those_of_the_arguments(numerics: Numerics, dtype: str) -> None:
     calls, seen = run(numerics, dtype)

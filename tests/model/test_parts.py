@@ -76,6 +76,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "one expert for each token": schedule(0, 1, sources=[1]) | {"num_experts_per_tok": 1},
     "n-grams of 2": schedule(0, 1, sources=[1]) | {"engram_max_ngram_size": 2},
 }
+FAST = ("ratios in turn", "window of 5", "one expert for each token")
+BY_SIZE = [
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow, id=name) for name in MODELS
+]
 
 
 @contextmanager
@@ -90,7 +94,7 @@ def engine_with(
         assert nothing_is_held(runner)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_chunks_do_not_matter(name: str, tmp_path: Path) -> None:
     with engine_with(MODELS[name], tmp_path) as runner:
         tokens = random_tokens(runner, 27)

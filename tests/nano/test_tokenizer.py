@@ -29,6 +29,7 @@ def ours() -> Tokenizer:
     return Tokenizer.from_directory(FILES, config)
 
 
+@pytest.mark.slow
 def test_the_files_are_as_made(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def run(directory: Path) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "stored"),
     [

@@ -89,6 +89,7 @@ def golden_models() -> list[object]:
     return [pytest.param(folder, id=folder.name) for folder in folders]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", golden_models())
 def test_golden_checkpoint(directory: Path) -> None:
     lines, broken = [], []
@@ -104,6 +105,7 @@ def test_golden_checkpoint(directory: Path) -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lengths",
     [

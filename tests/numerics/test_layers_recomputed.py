@@ -87,6 +87,7 @@ def summary(used: dict[str, float]) -> str:
     return ", ".join(f"{name} {share:.2f}" for name, share in sorted(used.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", BUNDLED, ids=BUNDLED.get)
 def test_layer_of_the_bundled_checkpoint(bundled: Recorded, layer: int) -> None:
     used = bundled.check(layer)

@@ -126,6 +126,7 @@ def is_quantised(path: Path) -> bool:
     return "quantization_config" in json.loads((path / "config.json").read_text())
 
 
+@pytest.mark.slow
 def test_infer_quantises_what_the_table_lists(path: Path) -> None:
     quantised = is_quantised(path)
     for record in records_of(path, "infer"):
@@ -134,6 +135,7 @@ def test_infer_quantises_what_the_table_lists(path: Path) -> None:
         assert seen(record) == expected, f"layer {record.weights.plan.index}, {kind}"
 
 
+@pytest.mark.slow
 def test_ref_quantises_nothing(path: Path) -> None:
     quantised = is_quantised(path)
     for record in records_of(path, "ref"):
@@ -150,6 +152,7 @@ def test_unquantised_checkpoint_sees_no_quantised_input(unquantised: Path, numer
         assert not any(announced(record).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["infer", "ref"])
 def test_what_activations_carry_is_what_products_see(path: Path, numerics: str) -> None:
     for record in records_of(path, numerics):

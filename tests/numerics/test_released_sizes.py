@@ -27,6 +27,8 @@ from tests.numerics.released import LAYERS, Released
 from tests.numerics.stored import Stored
 from tests.numerics.teacher import Teacher
 
+pytestmark = pytest.mark.slow
+
 SHORT, SHARE = (1, 2, 3, 4, 5), 8
 SOAK = [(Numerics.INFER, torch.bfloat16), (Numerics.REF, torch.float32)]
 

@@ -54,6 +54,7 @@ def test_unknown_accelerator_lists_the_known_ones(environment: Environment, chec
     assert installed(environment) == set()
 
 
+@pytest.mark.slow
 def test_vendor_distribution_is_refused(
     environment: Environment, checkout: Path, vendor_wheel: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_vendor_distribution_is_refused(
     assert installed(environment) == {"deepinfer"}
 
 
+@pytest.mark.slow
 def test_pip_without_network_ends_with_the_reason(
     new_environment: Callable[..., Environment], checkout: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_active_environment_without_interpreter(
     assert f"{tmp_path}/bin/python is not a working Python" in done.stderr
 
 
+@pytest.mark.slow
 def test_missing_device(prepared: Environment, checkout: Path, absent: str) -> None:
     done = build(prepared, checkout, DEEPINFER_ACCELERATOR=absent)
     assert done.returncode == 3, done.stdout + done.stderr
@@ -90,6 +93,7 @@ def test_missing_device(prepared: Environment, checkout: Path, absent: str) -> N
     assert f"deepinfer_{absent}" not in installed(prepared)
 
 
+@pytest.mark.slow
 def test_no_device_installs_and_compiles(
     new_environment: Callable[..., Environment], checkout: Path, absent: str
 ) -> None:
@@ -106,6 +110,7 @@ def test_no_device_installs_and_compiles(
     assert installed(environment) == {"deepinfer_core", f"deepinfer_{absent}"}
 
 
+@pytest.mark.slow
 def test_second_run_is_not_fooled_by_pythonpath(
     prepared: Environment, checkout: Path, tmp_path: Path
 ) -> None:
@@ -119,6 +124,7 @@ def test_second_run_is_not_fooled_by_pythonpath(
     assert installed(prepared) == {"deepinfer_core"}
 
 
+@pytest.mark.slow
 def test_run_hands_its_arguments_to_run_py(prepared: Environment, checkout: Path) -> None:
     done = build(prepared, checkout, "run", "--help")
     assert done.returncode == 0, done.stdout + done.stderr

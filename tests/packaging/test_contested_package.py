@@ -35,6 +35,7 @@ def mend(environment: Environment, commands: list[str], cwd: Path) -> None:
     assert (check.returncode, check.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     [
@@ -67,6 +68,7 @@ def test_vendor_installed_too(
     mend(environment, commands, lone_run.parent)
 
 
+@pytest.mark.slow
 def test_uninstalling_the_vendor_took_our_files(
     environment: Environment, core_wheel: Path, vendor_wheel: Path, lone_run: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_uninstalling_the_vendor_took_our_files(
     mend(environment, commands, lone_run.parent)
 
 
+@pytest.mark.slow
 def test_file_of_ours_overwritten_without_trace(
     environment: Environment, core_wheel: Path, lone_run: Path
 ) -> None:
@@ -95,6 +98,7 @@ def test_file_of_ours_overwritten_without_trace(
     mend(environment, commands, lone_run.parent)
 
 
+@pytest.mark.slow
 def test_vendor_alone_beside_a_checkout(
     environment: Environment, vendor_wheel: Path, checkout: Path
 ) -> None:
@@ -107,6 +111,7 @@ def test_vendor_alone_beside_a_checkout(
     assert commands[1].endswith(f"--no-deps -e '{checkout}'")
 
 
+@pytest.mark.slow
 def test_vendor_alone_beside_a_lone_run_file(
     environment: Environment, vendor_wheel: Path, lone_run: Path
 ) -> None:
@@ -119,6 +124,7 @@ def test_vendor_alone_beside_a_lone_run_file(
     assert "`deepinfer` that is installed is another project's" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_package_in_front_of_ours(
     environment: Environment, core_wheel: Path, lone_run: Path, tmp_path: Path
 ) -> None:
@@ -135,6 +141,7 @@ def test_another_package_in_front_of_ours(
     assert str(foreign / "__init__.py") in done.stderr
 
 
+@pytest.mark.slow
 def test_checkout_in_an_environment_with_another_copy(
     environment: Environment, core_wheel: Path, checkout: Path
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.packaging.environments import Environment
 
+pytestmark = pytest.mark.slow
+
 REPORT_IMPORTED_FILES = """
 import atexit, json, runpy, sys
 

@@ -79,6 +79,7 @@ def test_pyenv_is_asked_where_its_shim_fails(check: Check, commands: Path, tmp_p
     assert f"({interpreter})" in check(THIS).stdout
 
 
+@pytest.mark.slow
 def test_without_an_index_the_tests_are_left_out(check: Check, commands: Path) -> None:
     (commands / f"python{THIS}").symlink_to(Path(sys.executable).resolve())
     done = check(THIS)

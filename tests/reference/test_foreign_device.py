@@ -78,6 +78,7 @@ def moved_region(region: Region) -> Region:
     return replace(region, pool=Pool(region.pool.data.to(META), region.pool.image_bytes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_attention_layer(operators, numerics, dtype, ratio):
     cache = SmallCache(Sizes(length=ROWS, ratio=ratio))
@@ -152,6 +153,7 @@ def test_attention_layer(operators, numerics, dtype, ratio):
     assert selection.candidates.shape == (ROWS, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fp4", "bf16"])
 def test_mixture(operators, numerics, dtype, kind):
     def matrix(outputs: int, inputs: int, stored: str = "fp8"):

@@ -55,6 +55,7 @@ def rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tens
     return (values * size).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs", [1, 37, 300])
 @pytest.mark.parametrize("inputs", WIDTHS)
@@ -87,6 +88,7 @@ def test_grouped_linear(reference, width):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [*WIDTHS, 128, 1283, 33000])
 def test_rms_norm(reference, width, dtype):
@@ -107,6 +109,7 @@ def test_rope(reference, heads, numerics, dtype):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("streams", [1, 3, 4, 5])
 @pytest.mark.parametrize("width", WIDTHS)
@@ -124,6 +127,7 @@ def test_mix_collapse_expand(reference, width, streams, dtype):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [*WIDTHS, 1283])
 def test_inject(reference, width, dtype):
@@ -158,6 +162,7 @@ def test_swiglu(reference, width, dtype):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fp4", "bf16"])
 @pytest.mark.parametrize("numerics", Numerics)
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -75,6 +75,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Te
     return values.to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", Numerics)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", WIDTHS)
@@ -98,6 +99,7 @@ def test_index_scores(reference, cache, heads, dtype, numerics):
     assert_invariant(cache, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selected", [5, 16])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", WIDTHS)

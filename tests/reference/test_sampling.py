@@ -89,6 +89,7 @@ LOGITS = st.one_of(
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=250)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(
     LOGITS,
@@ -247,6 +248,7 @@ def test_process_refuses_parameters_of_another_batch() -> None:
 # --- bit for bit, whatever the batch -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 37, 640, 40000, 129280])
 def test_process_is_batch_invariant(size: int) -> None:
     generator = torch.Generator().manual_seed(size)

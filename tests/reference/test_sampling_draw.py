@@ -58,6 +58,7 @@ def test_sample_equals_the_published_vectors() -> None:
 SEED = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 2**63, 2**64 - 1]))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=250)
 @given(
     st.lists(st.one_of(st.floats(-25, 8, width=32), st.just(-INF)), min_size=1, max_size=40),
@@ -104,6 +105,7 @@ def test_distribution_by_chi_square() -> None:
     assert statistic < 22.46, seen  # six degrees of freedom, p = 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"seed": 12}, {"position": 1}, {"purpose": Purpose.RESIDUAL}])
 def test_draws_of_other_counters_are_unrelated(change: dict[str, int]) -> None:
     # 64 equally likely tokens: about 1 in 64 pairs is equal by chance.

@@ -109,6 +109,7 @@ def test_root_logger_is_left_alone() -> None:
     assert (list(root.handlers), root.level) == before
 
 
+@pytest.mark.slow
 def test_importing_configures_nothing() -> None:
     code = (
         "import logging, deepinfer.logs; logger = logging.getLogger('deepinfer'); "
