@@ -23,6 +23,7 @@ def named(page: str) -> set[str]:
     return {word for code in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"\w+", code)}
 
 
+@pytest.mark.slow
 def test_the_example_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

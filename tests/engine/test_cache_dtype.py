@@ -73,6 +73,7 @@ class Exact(PlainFormat):
         return data.contiguous().view(torch.float64).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["ref", "infer"])
 def test_bf16_entries_give_what_no_quantisation_gives(
     load: Load, monkeypatch: pytest.MonkeyPatch, numerics: str

@@ -26,6 +26,7 @@ def edges(runner: ModelRunner) -> list[int]:
     return sorted({1, 2, *(mark + side for mark in marks for side in (-1, 0, 1))})
 
 
+@pytest.mark.slow
 @modes
 def test_two_chunks_split_at_any_edge(numerics: str, compute: str, small_runners: RunnerOf) -> None:
     runner = small_runners(numerics, compute)
@@ -38,6 +39,7 @@ def test_two_chunks_split_at_any_edge(numerics: str, compute: str, small_runners
         assert_same_bits(got, want, f"split before {cut}")
 
 
+@pytest.mark.slow
 @modes
 def test_token_by_token(numerics: str, compute: str, small_runners: RunnerOf) -> None:
     runner = small_runners(numerics, compute)
@@ -46,6 +48,7 @@ def test_token_by_token(numerics: str, compute: str, small_runners: RunnerOf) ->
     assert_same_bits(got, whole(runner, tokens), "token by token")
 
 
+@pytest.mark.slow
 def test_equal_chunks_of_many_sizes(small_runner: ModelRunner) -> None:
     tokens = random_tokens(small_runner, 43, seed=2)
     want = whole(small_runner, tokens)
@@ -55,6 +58,7 @@ def test_equal_chunks_of_many_sizes(small_runner: ModelRunner) -> None:
         assert_same_bits(got, want, f"{rows} rows per step")
 
 
+@pytest.mark.slow
 def test_random_cuts(small_runner: ModelRunner) -> None:
     tokens = random_tokens(small_runner, 90, seed=3)
     want = whole(small_runner, tokens)
@@ -64,6 +68,7 @@ def test_random_cuts(small_runner: ModelRunner) -> None:
         assert_same_bits(got, want, f"cuts {sorted(own)}")
 
 
+@pytest.mark.slow
 @modes
 def test_bundled_checkpoint_cut_at_its_edges(
     numerics: str, compute: str, bundled_runners: RunnerOf
@@ -74,12 +79,14 @@ def test_bundled_checkpoint_cut_at_its_edges(
     assert_same_bits(in_pieces(runner, tokens, cuts), whole(runner, tokens), f"cuts {cuts}")
 
 
+@pytest.mark.slow
 def test_bundled_checkpoint_token_by_token_over_its_window(bundled_runner: ModelRunner) -> None:
     tokens = random_tokens(bundled_runner, 37, seed=1)
     got = in_pieces(bundled_runner, tokens, range(29, 37))
     assert_same_bits(got, whole(bundled_runner, tokens), "token by token from 29 on")
 
 
+@pytest.mark.slow
 def test_number_of_threads_changes_nothing(
     small_runner: ModelRunner, threads: Callable[[int], None]
 ) -> None:
@@ -90,6 +97,7 @@ def test_number_of_threads_changes_nothing(
     assert_same_bits(got, want, "in pieces with 2 threads, in one piece with 1")
 
 
+@pytest.mark.slow
 def test_bundled_checkpoint_with_two_threads(
     bundled_runner: ModelRunner, threads: Callable[[int], None]
 ) -> None:
@@ -110,6 +118,7 @@ def test_extend_returns_the_last_row_of_whole_logits(small_runner: ModelRunner) 
     assert_same_bits(got, whole(small_runner, tokens)[-1:], "last row")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runners", ["small_runners", "bundled_runners"])
 def test_float64_decode_equals_the_whole_forward(
     runners: str, request: pytest.FixtureRequest

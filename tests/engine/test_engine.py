@@ -77,6 +77,7 @@ def params_of(random: np.random.Generator, samples: int = 1) -> SamplingParams:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_mixes_have_the_bits_of_runs_alone(seed: int, small_runner: ModelRunner) -> None:
     random = np.random.default_rng(seed)
@@ -97,6 +98,7 @@ def test_random_mixes_have_the_bits_of_runs_alone(seed: int, small_runner: Model
     assert_alone(small_runner, requests, kept, f"seed {seed}, {limits}, {preempted} preempted")
 
 
+@pytest.mark.slow
 def test_preemption_and_resumption(small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
     with engine_with(small_runner, blocks=5, max_num_batched_tokens=20) as (engine, kept):
@@ -106,6 +108,7 @@ def test_preemption_and_resumption(small_runner: ModelRunner) -> None:
     assert_alone(small_runner, requests, kept, "preempted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 4, 15, 16, 17, 33])
 def test_samples_share_the_prompt(length: int, small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=1.5, max_tokens=5, seed=3, n=3, ignore_eos=True)
@@ -117,6 +120,7 @@ def test_samples_share_the_prompt(length: int, small_runner: ModelRunner) -> Non
     assert_alone(small_runner, [request], kept, f"prompt of {length}")
 
 
+@pytest.mark.slow
 def test_sample_i_has_the_text_of_seed_plus_i(small_runner: ModelRunner) -> None:
     prompt = random_tokens(small_runner, 19)
     params = SamplingParams(temperature=1.5, max_tokens=5, seed=2**64 - 2, n=3, ignore_eos=True)
@@ -129,6 +133,7 @@ def test_sample_i_has_the_text_of_seed_plus_i(small_runner: ModelRunner) -> None
         assert sequence.output.tolist() == want, sequence.index
 
 
+@pytest.mark.slow
 def test_order_of_arrival_changes_no_text(small_runner: ModelRunner) -> None:
     params = SamplingParams(temperature=1.2, max_tokens=6, seed=9)
     prompts = [random_tokens(small_runner, length, length) for length in (3, 30, 11, 18)]

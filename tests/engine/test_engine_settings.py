@@ -110,6 +110,7 @@ def test_engram_pad_token_outside_the_vocabulary(load: Load) -> None:
         load(ENGRAM_PAD_TOKEN="999999")
 
 
+@pytest.mark.slow
 def test_blacklist_and_forced_top_k_reach_the_sampler(load: Load) -> None:
     runner = load(DECODE_TOKEN_BLACKLIST="0..3,7", SAMPLER_FORCE_TOPK="5")
     engine = Engine(runner)
@@ -182,6 +183,7 @@ def test_sum_of_lengths(load: Load) -> None:
         engine.add(np.arange(41), SamplingParams(max_tokens=1))
 
 
+@pytest.mark.slow
 def test_memory_of_index_scores(load: Load) -> None:
     """Rows of a step times the longest context stay within the bytes; the text is the same."""
     texts, steps = [], []
@@ -227,6 +229,7 @@ def test_pieces_are_not_shorter_than_lookahead_tokens(load: Load) -> None:
     assert rows(8) == [10, 1, 15, 5]
 
 
+@pytest.mark.slow
 def test_seed_of_the_engine_makes_requests_repeatable(load: Load) -> None:
     def texts(seed: int | None) -> list[list[int]]:
         engine = Engine(load({"seed": seed}))

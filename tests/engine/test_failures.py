@@ -60,6 +60,7 @@ def run(runner: ModelRunner, into: list[Generated]) -> None:
         into.append(token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "value"), [(0, "nan"), (1, "nan"), (2, "inf")])
 def test_logits_that_are_no_numbers_fail_the_request_alone(
     steps: int, value: str, small_runner: ModelRunner, text: list[Generated]
@@ -110,6 +111,7 @@ def test_a_row_without_a_finite_logit_fails(small_runner: ModelRunner) -> None:
         with_logits(small_runner, lambda logits: logits.fill_(float("-inf")), GREEDY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operator", "calls"),
     [("embed", 0), ("update_context", 1), ("mixture", 7), ("logits", 1), ("sample", 2)],

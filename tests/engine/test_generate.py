@@ -47,6 +47,7 @@ def test_greedy_tokens_are_the_argmax_of_the_whole_forward(
     assert text == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
+@pytest.mark.slow
 def test_greedy_text_of_the_bundled_checkpoint_in_other_modes(bundled_runners: RunnerOf) -> None:
     for numerics, compute in (("ref", "bf16"), ("infer", "fp32")):
         runner = bundled_runners(numerics, compute)
@@ -104,6 +105,7 @@ WINDOW = 8
 LENGTHS = [1, 2, PAGE_TOKENS, WINDOW, WINDOW + 1, BLOCK_TOKENS, BLOCK_TOKENS + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS)
 def test_prompts_that_end_at_an_edge(length: int, small_runner: ModelRunner) -> None:
     assert small_runner.config.text.sliding_window == WINDOW
@@ -113,6 +115,7 @@ def test_prompts_that_end_at_an_edge(length: int, small_runner: ModelRunner) -> 
     assert text == logits[length - 1 : -1].argmax(-1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 32, 33])
 def test_prompts_that_end_at_an_edge_of_the_bundled_checkpoint(
     length: int, bundled_runner: ModelRunner
@@ -124,6 +127,7 @@ def test_prompts_that_end_at_an_edge_of_the_bundled_checkpoint(
     assert text == logits[length - 1 : -1].argmax(-1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_rows_per_step_do_not_change_the_text(
@@ -140,6 +144,7 @@ def test_rows_per_step_do_not_change_the_text(
     assert ids(small_runner, prompt, params) == want
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_its_text_and_another_gives_another(
     small_runner: ModelRunner, prompt: Tokens
 ) -> None:
@@ -149,6 +154,7 @@ def test_a_seed_repeats_its_text_and_another_gives_another(
     assert len({tuple(text) for text in texts}) == 3
 
 
+@pytest.mark.slow
 def test_seeds_are_64_bits(small_runner: ModelRunner, prompt: Tokens) -> None:
     """-1 and 2^64 - 1 are the same bits."""
     largest, negative, least = (
@@ -159,6 +165,7 @@ def test_seeds_are_64_bits(small_runner: ModelRunner, prompt: Tokens) -> None:
     assert largest != least
 
 
+@pytest.mark.slow
 def test_without_a_seed_texts_differ(small_runner: ModelRunner, prompt: Tokens) -> None:
     params = changed(SAMPLED, temperature=3.0, max_tokens=4, seed=None)
     assert ids(small_runner, prompt, params) != ids(small_runner, prompt, params)
@@ -172,6 +179,7 @@ def test_temperature_0_ignores_the_seed(
     assert ids(small_runner, prompt, params) == text[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "filters", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 0.999999}, {"temperature": 1e-40}], ids=str
 )
@@ -195,6 +203,7 @@ def test_an_abandoned_text_gives_its_cache_back(small_runner: ModelRunner, promp
     assert nothing_is_held(small_runner)
 
 
+@pytest.mark.slow
 def test_texts_that_take_turns(small_runner: ModelRunner) -> None:
     """Two requests at the same time do not change each other."""
     params = changed(GREEDY, max_tokens=4)

@@ -64,6 +64,7 @@ def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
     assert results[3].prompt_token_ids == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_engine(llm: LLM) -> None:
     ids = [5, 6, 7, 8]
     want = [token.token_id for token in generate(llm.engine.runner, ids, GREEDY)]
@@ -98,6 +99,7 @@ def test_metrics_and_logprobs(llm: LLM) -> None:
     assert plain.outputs[0].cumulative_logprob is None
 
 
+@pytest.mark.slow
 def test_a_shared_object_without_a_seed_gives_different_samples(llm: LLM) -> None:
     params = SamplingParams(temperature=3.0, max_tokens=8, ignore_eos=True)
     first, second = llm.generate([[3, 4]] * 2, params)
@@ -115,6 +117,7 @@ def test_samples_of_one_prompt(llm: LLM) -> None:
     assert result.outputs[2].token_ids == llm.generate([[3, 4, 5]], alone)[0].token_ids
 
 
+@pytest.mark.slow
 def test_a_stop_string_that_straddles_tokens(llm: LLM) -> None:
     (plain,) = llm.generate([[9, 8, 7]], SamplingParams(temperature=0, max_tokens=12))
     pieces = [llm.get_tokenizer().decode([token]) for token in plain.token_ids]
@@ -131,6 +134,7 @@ def test_a_stop_string_that_straddles_tokens(llm: LLM) -> None:
         assert "".join(delta.text for delta in deltas) == result.text
 
 
+@pytest.mark.slow
 def test_min_tokens_holds_stop_strings_back(llm: LLM) -> None:
     (plain,) = llm.generate([[9, 8, 7]], GREEDY)
     stop = llm.get_tokenizer().decode(plain.token_ids[:1])
@@ -141,6 +145,7 @@ def test_min_tokens_holds_stop_strings_back(llm: LLM) -> None:
     assert held.text.startswith(stop)
 
 
+@pytest.mark.slow
 def test_stop_ids_keep_their_token_and_leave_its_text_out(llm: LLM) -> None:
     (plain,) = llm.generate([[9, 8, 7]], GREEDY)
     last = plain.token_ids[2]
@@ -156,6 +161,7 @@ def test_stop_ids_keep_their_token_and_leave_its_text_out(llm: LLM) -> None:
         assert result.text == decode(plain.token_ids[: count - (not include)])
 
 
+@pytest.mark.slow
 def test_forced_tokens(llm: LLM) -> None:
     params = SamplingParams(
         temperature=0, max_tokens=4, ignore_eos=True, golden_token_ids=[11, 12], logprobs=True
@@ -168,6 +174,7 @@ def test_forced_tokens(llm: LLM) -> None:
     assert result.logprobs[0].raw > -9999
 
 
+@pytest.mark.slow
 def test_stream_gives_the_text_of_generate(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, logprobs=True)
     (whole,) = llm.generate(["A tale"], params)
@@ -212,6 +219,7 @@ def test_abort_keeps_what_there_is(llm: LLM) -> None:
     assert result.text == llm.get_tokenizer().decode(tokens)
 
 
+@pytest.mark.slow
 def test_an_id_in_use_is_refused_and_harms_nobody(llm: LLM) -> None:
     first = llm.submit([1, 2, 3], GREEDY, "twice")
     second = llm.submit([1, 2, 3], GREEDY, "twice")
@@ -239,6 +247,7 @@ def test_a_wrong_submission_harms_nobody(llm: LLM, given: dict[str, Any], messag
     assert other.result(60).finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_an_unforeseen_error_while_queueing_is_the_requests_alone(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +265,7 @@ def test_an_unforeseen_error_while_queueing_is_the_requests_alone(
     assert good.finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_a_prompt_that_ends_inside_a_character(llm: LLM) -> None:
     tokenizer = llm.get_tokenizer()
     single = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
@@ -292,6 +302,7 @@ def test_a_callback_that_would_wait_is_refused(llm: LLM) -> None:
     assert raised == ["length"]
 
 
+@pytest.mark.slow
 def test_fifty_requests_from_eight_threads(llm: LLM) -> None:
     prompts = [[i + 1, 2, 3] for i in range(50)]
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
@@ -407,6 +418,7 @@ def test_images_are_not_built_yet(llm: LLM) -> None:
         llm.generate(["a"], multi_modal_data={"image": 1})
 
 
+@pytest.mark.slow
 def test_kinds_of_prompts(llm: LLM) -> None:
     chat = [{"role": "user", "content": "Hi"}]
     assert llm.generate([], ONE) == []

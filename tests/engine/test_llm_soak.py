@@ -112,6 +112,7 @@ def soak(runner: ModelRunner, seed: int, count: int, step_errors: bool = True) -
     return reasons
 
 
+@pytest.mark.slow
 def test_random_requests(small_runner: ModelRunner) -> None:
     reasons = soak(small_runner, seed=1, count=30)
     assert sum(reasons.values()) >= 30, reasons

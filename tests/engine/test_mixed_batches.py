@@ -40,6 +40,7 @@ def test_prompts_of_several_lengths_in_one_step(
         assert_same_bits(got, whole(runner, tokens), f"prompt of {len(tokens)} among {LENGTHS}")
 
 
+@pytest.mark.slow
 def test_prompts_of_several_lengths_in_one_step_of_the_bundled_checkpoint(
     bundled_runner: ModelRunner,
 ) -> None:
@@ -49,6 +50,7 @@ def test_prompts_of_several_lengths_in_one_step_of_the_bundled_checkpoint(
         assert_same_bits(own, whole(bundled_runner, tokens), f"prompt of {len(tokens)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_decode_rows_and_prompt_chunks_in_random_mixes(
     seed: int, small_runner: ModelRunner
@@ -76,6 +78,7 @@ def test_decode_rows_and_prompt_chunks_in_random_mixes(
         assert_same_bits(torch.cat(own), want, f"prompt of {len(tokens)}; steps {history}")
 
 
+@pytest.mark.slow
 def test_order_of_the_sequences(small_runner: ModelRunner, threads: Callable[[int], None]) -> None:
     prompts = prompts_of(small_runner)
     forward = together(small_runner, prompts, [[]] * len(prompts))

@@ -58,11 +58,13 @@ def random_run(seed: int, count: int, aborts: int, errors: bool) -> None:
     assert_as_at_the_start(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_random_requests_have_the_texts_of_runs_alone(seed: int) -> None:
     random_run(seed, count=25, aborts=0, errors=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 104))
 def test_random_requests_with_aborts_and_errors(seed: int) -> None:
     random_run(seed, count=40, aborts=50, errors=True)
@@ -93,6 +95,7 @@ def aborting_run(seed: int, aborts: int) -> None:
     assert_as_at_the_start(engine)
 
 
+@pytest.mark.slow
 def test_aborts_at_random_points() -> None:
     aborting_run(seed=7, aborts=150)
 

@@ -62,6 +62,7 @@ def speculate(runner: ModelRunner, chunks: list[Piece], accepted: list[int]) -> 
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [BACKTRACK, BACKTRACK + 1])
 def test_taking_back_at_every_offset(rows: int, runner: ModelRunner) -> None:
     """All (offset, rows taken back) at once, a sequence each: drafts, then other tokens."""
@@ -88,6 +89,7 @@ def test_taking_back_at_every_offset(rows: int, runner: ModelRunner) -> None:
         assert_same_bits(part, want[-FOLLOWING:], what)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [1, 3, BACKTRACK])
 def test_taking_back_in_every_step(back: int, runner: ModelRunner) -> None:
     """Drafts are refused again and again, as speculation with bad drafts does."""
@@ -103,6 +105,7 @@ def test_taking_back_in_every_step(back: int, runner: ModelRunner) -> None:
     assert_same_bits(torch.cat(got), want[: len(got)], f"{back} refused rows in each step")
 
 
+@pytest.mark.slow
 def test_accepted_counts_of_any_size(runner: ModelRunner) -> None:
     """Sequences accept different numbers of the same step's drafts, from none to all."""
     random = np.random.default_rng(0)
@@ -133,6 +136,7 @@ def test_a_launch_that_is_not_committed_runs_again_with_equal_bits(runner: Model
     assert_same_bits(first, whole(runner, tokens)[19:], "rows 19 to 24")
 
 
+@pytest.mark.slow
 def test_one_row_may_be_taken_back_by_default(small_runner: ModelRunner) -> None:
     tokens = random_tokens(small_runner, 20, seed=4)
     assert small_runner.layout.backtrack == 1

@@ -200,6 +200,7 @@ def test_n_computes_the_prompt_once() -> None:
     assert_as_at_the_start(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33])
 def test_n_at_every_edge_of_the_prompt(length: int) -> None:
     engine, runner = shadow_engine()

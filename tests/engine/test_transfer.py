@@ -69,6 +69,7 @@ def carry_slot(
         there.members[to.slot] = here.members[source.slot]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [7, 16, 17, 33])
 def test_decode_goes_on_in_another_pool(
     length: int, small_runner: ModelRunner, other: ModelRunner

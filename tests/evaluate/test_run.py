@@ -171,6 +171,7 @@ def test_the_table_has_every_score(scripted: Any) -> None:
     assert "failed requests: 1, first: the step failed" in shown
 
 
+@pytest.mark.slow
 def test_the_random_checkpoint_knows_nothing(bundled_runner: ModelRunner) -> None:
     with LLM.of(Engine(bundled_runner, settings=bundled_runner.settings)) as llm:
         evaluation = evaluate(llm, QUESTIONS[:3], TEXTS)
