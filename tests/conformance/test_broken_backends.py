@@ -144,6 +144,7 @@ def test_a_backend_that_cannot_be_built_fails(with_model: SmallGolden) -> None:
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 def test_rows_that_are_missing_fail(with_model: SmallGolden) -> None:
     report = run(with_model, FewerRows)
     wrong = set(failures(report))

@@ -239,6 +239,7 @@ def test_a_tie_does_not_make_a_long_prompt_a_short_one(with_model: SmallGolden) 
     assert item.outcome == "passed"
 
 
+@pytest.mark.slow
 def test_one_prompt_may_exceed_two_may_not(with_model: SmallGolden) -> None:
     wrong = {
         f"{prompt}__logits__fp32": stored(f"{MODEL}/{LOGITS}", f"{prompt}.logits.fp32") * 1.1

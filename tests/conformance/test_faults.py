@@ -59,6 +59,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> SmallGolden:
     return golden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", ["fp32", "bf16"])
 def test_the_reference_has_no_fault(layers: SmallGolden, compute: str) -> None:
     report = layers.run(computes=(compute,))

@@ -51,6 +51,7 @@ def put(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchBuilder, "build_batch", faulty)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_batch_builder_fails_golden_data(
     fault: str, data: SmallGolden, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_a_fault_of_the_batch_builder_fails_golden_data(
         assert any(part in name for name in failed), (part, failed)
 
 
+@pytest.mark.slow
 def test_the_command_fails_with_it(
     data: SmallGolden, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def all_tokens(request: Request) -> Tokens:
     return np.array(request.sequences[0].tokens[:-1], np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [3, 16, 64])
 def test_every_row_of_prompt_and_output_once(rows: int, small_runner: ModelRunner) -> None:
     limits = Engine(small_runner).limits
@@ -137,6 +138,7 @@ def test_a_callback_may_abort(own: bool) -> None:
     assert_as_at_the_start(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 16, 17, 33])
 def test_a_request_that_brings_its_cache(length: int, engine: Engine) -> None:
     runner = engine.runner

@@ -94,6 +94,7 @@ def with_logits(runner: ModelRunner, change: Any, params: SamplingParams) -> lis
         return list(generate(runner, random_tokens(runner, 5), params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_one_logit_that_is_no_number_fails_a_draw(

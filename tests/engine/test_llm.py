@@ -73,6 +73,7 @@ def test_tokens_are_those_of_the_engine(llm: LLM) -> None:
     assert together[0].text == llm.get_tokenizer().decode(want)
 
 
+@pytest.mark.slow
 def test_metrics_and_logprobs(llm: LLM) -> None:
     params = SamplingParams(
         temperature=0.7, seed=1, max_tokens=4, ignore_eos=True, top_logprobs=2, prompt_logprobs=True
@@ -109,6 +110,7 @@ def test_a_shared_object_without_a_seed_gives_different_samples(llm: LLM) -> Non
     assert first.token_ids == second.token_ids
 
 
+@pytest.mark.slow
 def test_samples_of_one_prompt(llm: LLM) -> None:
     params = SamplingParams(temperature=2.0, max_tokens=5, ignore_eos=True, seed=5, n=3)
     (result,) = llm.generate([[3, 4, 5]], params)
@@ -229,6 +231,7 @@ def test_an_id_in_use_is_refused_and_harms_nobody(llm: LLM) -> None:
     assert llm.submit([1, 2, 3], GREEDY, "twice").result(60).error == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -433,6 +436,7 @@ def test_kinds_of_prompts(llm: LLM) -> None:
     assert one.prompt_token_ids[0] == llm.get_tokenizer().bos_id
 
 
+@pytest.mark.slow
 def test_the_constructor(small_runner: ModelRunner) -> None:
     with LLM(accelerator="reference", max_num_seqs=2, max_model_len=64, numerics="ref") as llm:
         assert llm.engine.runner.sizes.max_model_len == 64

@@ -263,6 +263,7 @@ def stepped(engine: Engine, answer: Future[Any]) -> Any:
     return answer.result()
 
 
+@pytest.mark.slow
 def test_a_trace_of_an_engine(tmp_path: Path) -> None:
     """Enabled, on the port that was asked for, into the directory that was asked for."""
     port = free_port()

@@ -243,6 +243,7 @@ def raws(logprobs: list[TokenLogprobs]) -> list[float]:
     return [one.raw for one in logprobs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 64])
 @pytest.mark.parametrize("length", [1, 2, 9, 20])
 def test_prompt_logprobs_across_chunks(length: int, rows: int) -> None:

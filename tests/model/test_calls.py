@@ -107,6 +107,7 @@ def test_listed_facts_are_those_of_the_arguments(numerics: Numerics, dtype: str)
         assert shown == expected, f"only run: {shown - expected}; only listed: {expected - shown}"
 
 
+@pytest.mark.slow
 @cases
 def test_inherited_facts_are_few(numerics: Numerics, dtype: str) -> None:
     """What no argument shows is compared with nothing that ran."""
@@ -283,6 +284,7 @@ STORED = json.loads((stored_calls.STORED / "models.json").read_text(encoding="ut
 RENEW = "python tests/model/stored_calls.py stores them anew, where the change is meant"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "config"), list(stored_calls.configs()))
 def test_calls_of_known_models_are_the_stored_ones(name: str, config: ModelConfig) -> None:
     assert stored_calls.model_digests(config) == STORED[name], RENEW

@@ -170,6 +170,7 @@ def test_a_model_with_engram_needs_the_history_of_its_batch(small_runner: ModelR
             small_runner.run(dataclasses.replace(batch, history=None))
 
 
+@pytest.mark.slow
 def test_blocks_and_pages_of_the_canonical_size(small_runner: ModelRunner) -> None:
     """128 and 16 tokens give the bits of 16 and 4."""
     tokens = random_tokens(small_runner, 127)

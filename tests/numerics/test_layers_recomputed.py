@@ -101,6 +101,7 @@ def test_layer_of_another_schedule(other: Recorded, layer: int) -> None:
     assert max(used.values()) <= 1
 
 
+@pytest.mark.slow
 def test_the_recorded_step_leaves_entries_out(bundled: Recorded) -> None:
     text, positions = bundled.engine.config.text, bundled.records[0].batch.positions
     assert int(positions[0]) >= text.sliding_window

@@ -173,6 +173,7 @@ def test_mixture(operators, numerics, dtype, kind):
     assert (out.shape, out.dtype) == ((ROWS, HIDDEN), dtype)
 
 
+@pytest.mark.slow
 def test_streams_engram_and_logits(operators, numerics, dtype):
     site = MixSite(
         torch.ones(24, 4 * HIDDEN, device=META),

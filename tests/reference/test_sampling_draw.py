@@ -125,6 +125,7 @@ def test_float64_masses_of_float64_rows() -> None:
     assert got == [oracle.sample(logprobs[0].tolist(), 3, position, 0) for position in range(50)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 37, 640, 40000, 129280])
 def test_a_draw_does_not_depend_on_the_batch(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
