@@ -114,5 +114,5 @@ def test_a_failed_check_ends_with_status_1(run: Run, short: SmallGolden) -> None
     status, output, errors = run(short.root, "--compute", "fp32")
     assert status == 1
     assert "Traceback" not in output + errors
-    assert output.splitlines()[0].startswith(f"failed      fp32 {MODEL}/logits/p1 (IndexError: ")
+    assert output.splitlines()[0].startswith(f"failed      fp32 {MODEL}/logits/p1 (RequestError: ")
     assert output.splitlines()[-1] == "covered 2, failed 1, not covered 1"

@@ -23,7 +23,7 @@ def test_every_task_stays_above_the_floor() -> None:
     asked = [one for one in questions if one.task != "arithmetic"]
     options = {"max_model_len": 512, "max_num_seqs": 16}
     with LLM(nano_checkpoint(), accelerator=REFERENCE, **options) as llm:
-        assert llm.engine.numerics.value == "infer"
+        assert llm.engine.runner.numerics.value == "infer"
         evaluation = evaluate(llm, asked, texts)
     assert evaluation.errors == []
     groups = [(task, part) for task in ("recall", "story") for part in (WITHIN, BEYOND)]

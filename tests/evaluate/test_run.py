@@ -35,7 +35,8 @@ class Scripted:
 
     def __init__(self, tokenizer: Tokenizer, outputs: list[Any], window: int = 16) -> None:
         text = SimpleNamespace(sliding_window=window)
-        self.engine = SimpleNamespace(config=SimpleNamespace(text=text))
+        config = SimpleNamespace(text=text)
+        self.engine = SimpleNamespace(runner=SimpleNamespace(config=config))
         self.asked: list[tuple[list[int], SamplingParams]] = []
         self._tokenizer, self._outputs = tokenizer, outputs
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -139,17 +138,18 @@ class _Sizes(NamedTuple):
 
 def _sizes(model: GoldenModel) -> _Sizes:
     logits, greedy = model.tensors(LOGITS), model.tensors(GREEDY)
-    tokens, sequences, batch = 1, 1, 0
+    longest, further, sequences, batch = 0, 0, 1, 0
     if logits is not None:
         prompts = [f"{prompt}.ids" for prompt in logits.prompts("ids") if prompt != "batch"]
-        tokens += max((logits.rows(key) for key in prompts), default=0)
+        longest = max((logits.rows(key) for key in prompts), default=0)
         sequences = max(1, len(prompts))
         if "batch.ids" in logits.keys:
-            sequences = max(sequences, logits.rows("batch.ids"))
-            batch = math.prod(logits.shape("batch.ids"))
+            rows, width = logits.shape("batch.ids")
+            longest, sequences, batch = max(longest, width), max(sequences, rows), rows * width
     if greedy is not None:
         keys = [f"{p}.tokens.{c}" for c in COMPUTES for p in greedy.prompts(f"tokens.{c}")]
-        tokens += max((greedy.rows(key) for key in keys), default=0)
+        further = max((greedy.rows(key) for key in keys), default=0)
+    tokens = 1 + longest + further
     return _Sizes(tokens, max(tokens, batch, sequences), sequences)
 
 
