@@ -1,4 +1,4 @@
-"""`deepinfer backends [CHECKPOINT]`: what is installed, and who would run a checkpoint's model."""
+"""`deepinfer backends [CHECKPOINT]`: installed backends, and who would run a checkpoint's model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def backends(
 ) -> None:
     """List installed backends: usable or why not, modes, contract versions.
 
-    With a checkpoint, of which only headers are read, also who would run each operator of its
-    model, in every mode that can be asked here.
+    With a checkpoint, also list who would run each operator of its model, in every mode that can be
+    asked on this machine. Only headers of the checkpoint are read.
     """
     from deepinfer.cli.installed_backends import backend_rows, render
 

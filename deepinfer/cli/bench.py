@@ -1,4 +1,4 @@
-"""`deepinfer bench NAME`: measure speed; a table on stdout, every sample as JSON by --json."""
+"""`deepinfer bench NAME`: measures speed; prints a table, and writes all samples with --json."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 def _writable(json: str | None) -> str | None:
-    """Refuse a file that cannot be written before anything is measured."""
+    """UsageError, before anything is measured, for a file that cannot be written."""
     if json not in (None, "-") and not Path(json).parent.is_dir():
         raise UsageError(f"--json is {json}; {Path(json).parent} is no directory, make it first")
     return json
@@ -110,7 +110,7 @@ def host(
     mode: Mode = None,
     json: JsonFile = None,
 ) -> None:
-    """What a decode step costs on the host, by phase."""
+    """Time of a decode step on the host, by phase."""
     from deepinfer.bench.host import Host
     from deepinfer.bench.rounds import parse_integers
 
@@ -141,7 +141,7 @@ def context(
     mode: Mode = None,
     json: JsonFile = None,
 ) -> None:
-    """How a decode step grows with the context, beside the index operators alone."""
+    """Time of a decode step by context length, beside the time of the index operators alone."""
     from deepinfer.bench.context import Context
     from deepinfer.bench.rounds import parse_integers
 
@@ -204,7 +204,7 @@ def run_all(
 
 
 def _select(accelerator: str | None, mode: str | None, threads: int | None) -> Selected:
-    """The backend, with the number of threads set; may start the process again."""
+    """Choose the backend and set the number of threads; may start the process again."""
     import torch
 
     from deepinfer.bench.rounds import check_least
@@ -219,7 +219,10 @@ def _select(accelerator: str | None, mode: str | None, threads: int | None) -> S
 
 
 def _show(reports: Sequence[Measurements], json: str | None) -> None:
-    """Tables on stdout, or on stderr where the JSON goes to stdout; a list where there are many."""
+    """Print the tables and write the JSON, which is a list if there are several measurements.
+
+    Tables go to stderr where the JSON goes to stdout.
+    """
     from rich.console import Console
 
     from deepinfer.bench import render

@@ -1,4 +1,4 @@
-"""`deepinfer conformance`: prove a backend, compare two reports, or write down a case."""
+"""`deepinfer conformance`: checks a backend, compares two reports, or dumps a case as files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def conformance(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove a backend: every operator against the reference, with all that must hold beside."""
+    """Prove a backend: compare every operator with the reference, and check side effects."""
     from deepinfer.checkpoint.progress import progress_bar
     from deepinfer.cli.selection import choose
     from deepinfer.conformance import command

@@ -1,4 +1,4 @@
-"""`deepinfer env`: every environment variable with its value, origin, owner, status and effect."""
+"""`deepinfer env`: lists environment variables with value, origin, owner, status and effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORE_DISTRIBUTION = "deepinfer-core"
 UNKNOWN = "unknown"
 
 COLUMNS = ("name", "value", "origin", "owner", "status", "effect")
-WIDEST = 24  # a longer cell moves the rest of its own line, no other
+WIDEST = 24  # a longer cell does not widen its column
 
 
 def env(json: Json = False) -> None:
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Listing:
-    """All rows, and what is missing from them in words (`notes`)."""
+    """All rows. notes: which variables could not be listed, and why."""
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
@@ -72,21 +72,21 @@ class Listing:
         return any(row.error for row in self.rows)
 
     def remarks(self) -> list[tuple[str, str]]:
-        """What is wrong, worst first: (level of a log, what is said)."""
+        """Errors, warnings and notes in this order, as pairs (log level, message)."""
         errors = [("error", f"error: {row.error}") for row in self.rows if row.error]
         warnings = [("warning", f"warning: {row.warning}") for row in self.rows if row.warning]
         return [*errors, *warnings, *(("info", f"note: {note}") for note in self.notes)]
 
 
 def list_environment(environ: Mapping[str, str] | None = None) -> Listing:
-    """Read every variable of the core and of the installed backends, and every unknown one."""
+    """List the variables of the core and of installed backends, and set ones that nobody knows."""
     environ = os.environ if environ is None else environ
     backends, notes = installed_backends()
     return Listing(tuple(rows(environ, backends)), tuple(notes))
 
 
 def rows(environ: Mapping[str, str], backends: Sequence[BackendSettings] = ()) -> list[Row]:
-    """The rows of the core's variables, the backends' and the unknown ones, in this order."""
+    """One row per variable: those of the core, of the backends, then the unknown ones."""
     known = known_variables(backends)
     table = [_row(variable, environ) for variable in known.values()]
     for name in unknown_names(environ, known):
@@ -129,10 +129,10 @@ def _row(variable: Variable, environ: Mapping[str, str]) -> Row:
 
 
 def installed_backends() -> tuple[list[BackendSettings], list[str]]:
-    """Installed backends that may have settings of their own, and what could not be asked.
+    """Installed backends that may have settings, and notes on those that could not be asked.
 
-    The core's own distribution has none beside the table, so that the tensor library is imported
-    only where another distribution brings a backend.
+    The backends of the core's own distribution have no settings, so they are not asked: then torch
+    need not be imported where no other backend is installed.
     """
     entries = entry_points(group=GROUP)
     core = {entry.name for entry in entries if _distribution(entry.dist) == CORE_DISTRIBUTION}
@@ -166,7 +166,7 @@ def _distribution(distribution: object) -> str:
 
 
 def render(listing: Listing) -> str:
-    """The rows as aligned text, one variable a line, under a head line."""
+    """The rows as a text table with a line for each variable."""
     lines = [COLUMNS, *(_cells(row) for row in listing.rows)]
     widths = [
         max(len(line[column]) for line in lines if len(line[column]) <= WIDEST or column == 0)

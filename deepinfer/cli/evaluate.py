@@ -1,4 +1,4 @@
-"""`deepinfer eval NAME`: what a checkpoint knows; a table, or JSON, on stdout."""
+"""`deepinfer eval NAME`: measures accuracy and perplexity; prints a table or JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _settings(llm: LLM, selected: Selected, model: str, limit: int | None) -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Model, backend, options and source version, on which the numbers depend."""
     return {
         "model": model,
         "limit": limit,

@@ -1,8 +1,8 @@
 """Flags of commands that run an engine, made from the fields of its options.
 
 A field of `EngineOptions` or `SamplingParams` is a flag in both spellings, `--max_num_seqs` and
-`--max-num-seqs`; one that is added there is a flag here. A flag that is not given leaves the field
-to its default.
+`--max-num-seqs`. A field that is added there becomes a flag here. A flag that is not given leaves
+its field at the default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deepinfer.errors import RequestError, UsageError
 _ALIASES = {"expert_parallel_size": ("--ep",)}
 _NO_FLAGS = ("so_args", "eos_id", "seq_seed")
 _RENAMED = {("engine_", "seed"): "engine_seed"}
-"""Flags that are not named as their field, which has the name of another one."""
+"""Flags with another name than their field, because a field elsewhere has the same name."""
 
 _HELP = {
     "engine_numerics": "auto, ref or infer.",
@@ -32,7 +32,7 @@ _HELP = {
     "engine_max_num_batched_tokens": "Rows per step; default: 2048 or more.",
     "engine_max_num_seqs": "Sequences that run at the same time; default: 256.",
     "engine_chunked_prefill": "Compute prompts longer than a step in pieces (default), or refuse.",
-    "engine_lookahead_tokens": "Least rows of a piece of a prompt.",
+    "engine_lookahead_tokens": "Fewest rows of any chunk of a prompt but its last.",
     "engine_stop_preempted_request": "End a preempted request instead of computing it again.",
     "engine_num_blocks": "Context blocks of 128 tokens; default: what the memory holds.",
     "engine_gpu_memory_utilization": "Share of the device's memory for weights and cache.",
@@ -83,11 +83,11 @@ class Given:
     sampling: dict[str, Any]
 
     def options(self) -> EngineOptions:
-        """The engine's options."""
+        """The options of the engine."""
         return EngineOptions(**self.engine)
 
     def params(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        """Sampling parameters; UsageError where they are wrong, as they are for every prompt."""
+        """The sampling parameters; UsageError, not RequestError, as they concern every prompt."""
         try:
             return SamplingParams(**{**defaults, **self.sampling})
         except RequestError as error:
@@ -95,12 +95,12 @@ class Given:
 
 
 def with_engine_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `given` by the flags of engine and sampling."""
+    """Decorate a command: replace its parameter `given` by the flags of engine and sampling."""
     return _with_flags(function, sampling=True)
 
 
 def with_engine_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The same without sampling, for a command that decides on it itself."""
+    """Decorate a command that chooses sampling itself: replace `given` by the engine's flags."""
     return _with_flags(function, sampling=False)
 
 
@@ -149,7 +149,7 @@ def _parameters(options: type, prefix: str, panel: str) -> list[inspect.Paramete
 
 
 def _kind(hint: Any) -> Any:
-    """The type of a flag's value; lists are given one by one."""
+    """The type of a flag; a list is given by repeating the flag for each element."""
     text = str(hint)
     if "tuple[str" in text or "dict" in text:
         return list[str]
@@ -162,7 +162,7 @@ def _kind(hint: Any) -> Any:
 
 
 def _spellings(name: str, kind: Any, default: Any) -> list[str]:
-    """Both spellings; a switch that is on by default gets its negation too."""
+    """The spellings of a flag; a switch that is on by default has its negation too."""
     names = [name] if "_" not in name else [name, name.replace("_", "-")]
     if kind is bool and default is True:
         no = {name: f"no_{name}", name.replace("_", "-"): f"no-{name.replace('_', '-')}"}
@@ -171,7 +171,7 @@ def _spellings(name: str, kind: Any, default: Any) -> list[str]:
 
 
 def _taken(values: dict[str, Any], flags: list[inspect.Parameter], prefix: str) -> dict[str, Any]:
-    """Remove flags from a command's values: those that were given, by field."""
+    """Remove flags from the values of a command; returns those that were given, by field."""
     taken = {flag.name.removeprefix(prefix): values.pop(flag.name) for flag in flags}
     return {name: value for name, value in taken.items() if value is not None and value != []}
 

@@ -1,8 +1,8 @@
-"""`deepinfer generate`: a file of prompts in, a file of results out, one JSON object a line.
+"""`deepinfer generate`: answers a file of prompts; each line of input and output is a JSON object.
 
-At most `WINDOW` times max_num_seqs requests are in the engine; the input is read as they end, so it
-may be of any length: what is kept of each line is its digest, while the output is resumed, and a
-digest of its id. A wrong line costs that line.
+At most `WINDOW` times max_num_seqs requests are in the engine at a time, and the input is read as
+they end. So the input may be of any length: only a digest of each id is kept, and with --resume a
+digest of each line that has a result. A line that is wrong fails alone.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def generate(
     """Answer a file of prompts: one JSON object a line, in and out.
 
     A line has one of prompt (a text), prompt_token_ids and messages, and optionally id and sampling
-    parameters by name, which win over the flags. A line that is wrong costs that line: its result
-    says why, and the status is 1 at the end.
+    parameters by name, which win over the flags. A line that is wrong fails alone: its result says
+    why, and the exit status is 1 at the end.
     """
     given.params({})  # refuse wrong flags before anything is loaded
     options = given.options()
@@ -129,13 +129,14 @@ class InputRun:
         return f"{self.done} done, {self.failed} failed, {self.skipped} done before"
 
     def interrupt(self, interrupted: Interrupted) -> None:
-        """Begin nothing more, end what runs at its next step; may be called in a signal handler."""
+        """Start no more requests and end the running ones; may be called in a signal handler."""
         self._events.put(interrupted)
 
     def run(self, lines: InputLines, room: int, show: Show = lambda counts: None) -> int:
-        """Answer every line: 0, 1 where one failed, or 128 + a signal that ended it early.
+        """Answer every line; returns the exit status.
 
-        room: lines that are in the engine, or wait to be written, at a time.
+        It is 0, 1 where a line failed, or 128 + the number of the signal that ended the run early.
+        room: how many lines may be in the engine, or wait to be written, at a time.
         """
         self.output.begin()
         lines.start(room, self._events.put)
@@ -171,7 +172,7 @@ class InputRun:
             lines.release()
 
     def _start(self, raw: RawLine) -> int:
-        """Submit a line to the engine; return how many lines are finished because of it."""
+        """Submit a line to the engine, or finish it; returns how many lines are finished now."""
         line = self._new_id(read_line(raw.number, raw.data, self.defaults))
         if self.output.is_done(line.number, line.digest):
             self.skipped += 1
@@ -188,7 +189,7 @@ class InputRun:
         return 0
 
     def _new_id(self, line: Line) -> Line:
-        """The line; a wrong one where its id occurred before."""
+        """The line itself, or one with an error if its id occurred before."""
         if line.id is None:
             return line
         key = int(digest_of(repr(line.id).encode())[:16], 16)
@@ -198,7 +199,7 @@ class InputRun:
         return line
 
     def _write(self, line: Line, record: dict[str, Any]) -> int:
-        """Write a result, or keep it until those before it are there; how many were written."""
+        """Write a result, or keep it for its turn; returns how many results were written."""
         if "error" in record:
             self.failed += 1
             note(f"line {line.number} failed: {record['error']}", "error")
@@ -218,7 +219,7 @@ class InputRun:
 
 
 def _answer(line: Line, output: RequestOutput) -> dict[str, Any]:
-    """What became of a request."""
+    """The record of a request that has ended."""
     prompt = {"prompt": line.prompt} if isinstance(line.prompt, str) else {}
     error = {"error": output.error} if output.error else {}
     return {**prompt, **outcome(output), "metrics": metrics_of(output), **error}

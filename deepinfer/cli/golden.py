@@ -1,4 +1,4 @@
-"""`deepinfer golden DIR`: a backend against the stored numbers of an independent implementation."""
+"""`deepinfer golden DIR`: compares a backend with numbers of an independent implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def golden(
     if directory is None:
         raise UsageError(f"no directory; give DIR or set {environment.GOLDEN_DIRECTORY}")
     selected = choose(accelerator, mode)
-    watched = progress and (json or not sys.stdout.isatty())  # else the comparisons are printed
+    watched = progress and (
+        json or not sys.stdout.isatty()
+    )  # without --json the comparisons are printed
     with counting("golden", enabled=watched) as show:
         ended = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""Lines of an input of any length, read ahead in a thread as far as there is room for them."""
+"""`InputLines`: reads the lines of an input in a thread, a limited number of lines ahead."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from deepinfer.errors import UsageError
 
 STDIN = "-"
 MOST_BYTES = 64 * 2**20
-"""Bytes of a line; what is longer is cut there, and refused by who reads the line."""
+"""The most bytes of a line. A longer one is cut at one byte more, and `read_line` refuses it."""
 
 
 class RawLine(NamedTuple):
-    """A line that is not blank, and its number from 1 (blank ones count)."""
+    """A line that is not blank. number: from 1, blank lines included."""
 
     number: int
     data: bytes
 
 
 class InputLines:
-    """An input, "-" for stdin, read by a thread of its own. UsageError where it cannot be read."""
+    """A file, or stdin for "-", read by its own thread. UsageError where it cannot be read."""
 
     def __init__(self, name: str) -> None:
         self._file = open_input(name)
@@ -33,9 +33,10 @@ class InputLines:
         self._stopped = False
 
     def start(self, room: int, put: Callable[[RawLine | Exception | None], None]) -> None:
-        """Call `put` with every line, then with None, or with the error that ended the input.
+        """Start to read: call `put` with every line, and at the end with None or with an error.
 
-        At most `room` lines are out at a time: whoever has dealt with one calls `release`.
+        At most `room` lines are handed out at a time. For each line that is finished, the caller
+        calls `release`, which lets one more be read.
         """
         self._room = threading.Semaphore(room)
         self._thread = threading.Thread(
@@ -44,17 +45,17 @@ class InputLines:
         self._thread.start()
 
     def release(self) -> None:
-        """Make room for one line more."""
+        """Let one more line be read, because an earlier one is finished."""
         self._room.release()
 
     def close(self) -> None:
-        """Read no more. A thread that waits for a terminal or a pipe is left to the process."""
+        """Stop reading. A thread that waits for a terminal or a pipe ends with the process."""
         self._stopped = True
         self._room.release()
         if self._thread is not None:
             self._thread.join(timeout=0.1)
             if self._thread.is_alive():
-                return  # closing the file would wait for it
+                return  # closing the file would wait for that thread
         self._file.close()
 
     def _read(self, put: Callable[[RawLine | Exception | None], None]) -> None:
@@ -70,7 +71,7 @@ class InputLines:
 
 
 def raw_lines(file: IO[bytes]) -> Iterator[RawLine]:
-    """The lines of a file that are not blank, each at most one byte above `MOST_BYTES` long."""
+    """The lines of a file that are not blank, cut after `MOST_BYTES` + 1 bytes."""
     number = 0
     while data := file.readline(MOST_BYTES + 1):
         number += 1
@@ -95,10 +96,10 @@ def open_input(name: str) -> IO[bytes]:
 
 
 def _stdin() -> IO[bytes]:
-    """stdin without Python's buffer, which a thread that waits in it would hold at exit."""
+    """stdin without Python's buffer, whose lock a waiting thread would still hold at exit."""
     if sys.stdin is None:
         return io.BytesIO()
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # no file of the system: it is in memory
+    except io.UnsupportedOperation:  # stdin is an object in memory, without a file descriptor
         return sys.stdin.buffer

@@ -1,4 +1,4 @@
-"""`deepinfer inspect CHECKPOINT`: what a checkpoint holds and what it will take to run it."""
+"""`deepinfer inspect CHECKPOINT`: contents of a checkpoint, and the memory to run it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inspect(
     revision: Revision = None,
     json: Json = False,
 ) -> None:
-    """What a checkpoint holds and what it takes to run it; reads headers only."""
+    """Show what a checkpoint holds and what it takes to run it; reads headers only."""
     from deepinfer.checkpoint import Checkpoint
     from deepinfer.cli.inspection import inspect_checkpoint, render
     from deepinfer.cli.requirements import backend_section, calls_section, checkpoint_calls

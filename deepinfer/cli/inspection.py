@@ -1,6 +1,6 @@
-"""What a checkpoint holds and what it takes to run it, gathered from headers and as text.
+"""The report of `deepinfer inspect`: what a checkpoint holds and what it takes to run it.
 
-No byte of a weight is read. `inspect_checkpoint` gathers, `render` prints.
+`inspect_checkpoint` gathers it from headers, without reading a weight; `render` makes the text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ DEFAULT_LENGTH = 4096
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table of the report. key, data: the same for JSON, where a section adds to it.
+    """A table of the report under a title.
 
-    numbers: columns between the first and free text are numbers, which align to the right.
+    key, data: what the section adds to the JSON report, and under which name. numbers: the columns
+    between the first and the last are numbers, and so aligned to the right.
     """
 
     title: str
@@ -44,11 +45,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that `inspect` knows about a checkpoint.
+    """Everything that `inspect` reports about a checkpoint.
 
-    bytes_per_token: context cache; bytes_per_token_v4: the same under DeepSeek-V4's layout at this
-    depth; ring_bytes: per-sequence state in the vendor's ring layout, to compare with.
-    release_limits: where the configuration leaves one vendor's kernel limits; not errors.
+    bytes_per_token: context cache of a token. Two numbers are for comparison: bytes_per_token_v4 is
+    the same in DeepSeek-V4's layout at this depth, and ring_bytes the state of a sequence in the
+    vendor's ring layout. release_limits: where the configuration is outside the limits of one
+    vendor's kernels, which is no error.
     """
 
     directory: str
@@ -67,7 +69,7 @@ class Inspection:
     release_limits: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields and the totals derived from them, ready for JSON."""
+        """The fields, with totals derived from them, as plain values for JSON."""
         values = dataclasses.asdict(self)
         values["parameters"] |= {
             "backbone": self.parameters.backbone,
@@ -157,7 +159,7 @@ def render(inspection: Inspection, extra: Sequence[Section] = ()) -> str:
 
 
 def _table(section: Section) -> str:
-    """Title and rows. A last column behind two others is free text."""
+    """Title and rows as text. A third or later last column is free text, aligned to the left."""
     columns = max((len(row) for row in section.rows), default=0)
     widths = [
         max((len(row[i]) for row in section.rows if i < len(row)), default=0)

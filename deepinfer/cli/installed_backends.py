@@ -1,4 +1,4 @@
-"""Who is installed, what is usable or why not, and what falls back: as records and as text."""
+"""Installed backends: which are usable, why others are not, and who runs which operator."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from deepinfer.model import plan_packing
 def backend_rows(
     skip: Iterable[str] = (), checkpoint: Checkpoint | None = None
 ) -> list[dict[str, Any]]:
-    """One plain record per installed backend, by name.
+    """One record of plain values per installed backend, by name.
 
-    checkpoint: what its model calls is asked of every mode that can be asked here.
+    checkpoint: also ask every mode that this process can ask about the calls of its model.
     """
     skip = tuple(skip)
     rows = [_row(backend) for backend in discover(skip)]
@@ -68,9 +68,9 @@ def _row(backend: Installed) -> dict[str, Any]:
 
 
 def _operators(backend: Installed) -> dict[str, list[str]]:
-    """Operators by who runs them in the default mode, whatever a model calls.
+    """Names of operators by provider in the default mode, without regard to any model.
 
-    Empty where the backend is not usable; "error" where it cannot be created after all.
+    Empty where the backend is not usable. Under "error" the reason why it cannot be created.
     """
     if not backend.usable or backend.spec is None or backend.hooks is None:
         return {}
@@ -88,9 +88,10 @@ def _operators(backend: Installed) -> dict[str, list[str]]:
 def _answer(
     backend: Installed, mode_name: str, checkpoint: Checkpoint, calls: list[CallSpec]
 ) -> dict[str, Any]:
-    """Who runs each operator that the model calls, and the memory of its weights, in one mode.
+    """Who runs each operator that a model calls in one mode, and the memory of its weights.
 
-    "not_asked" with the reason instead, or "error" with what is missing.
+    Instead, "not_asked" with the reason where this process cannot ask, or "error" with what is
+    missing.
     """
     mode = backend.spec.mode(mode_name) if backend.spec is not None else None
     if backend.spec is None or mode is None or backend.hooks is None or not backend.usable:
@@ -117,7 +118,7 @@ def _counts(bindings: Iterable[Binding]) -> str:
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """The records as text, the usable ones first."""
+    """The records as text, usable backends first."""
     version = ".".join(str(part) for part in CONTRACT_VERSION)
     lines = [f"operator contract {version}"]
     for row in sorted(rows, key=lambda row: (not row["usable"], row["name"])):
@@ -142,7 +143,7 @@ def render(rows: list[dict[str, Any]]) -> str:
 
 
 def _answer_lines(answer: dict[str, Any]) -> list[str]:
-    """What was answered about a checkpoint; nothing where none was given."""
+    """The lines on a checkpoint; none where none was given."""
     if not answer:
         return []
     if "not_asked" in answer:

@@ -1,9 +1,9 @@
-"""SIGINT and SIGTERM: the first one stops the command in order, within its grace period.
+"""SIGINT and SIGTERM: the first one ends a command in an orderly way, within a grace period.
 
-While the command loads, it raises `Interrupted` in the main thread. From `Interruption.defer` on it
-calls the command instead, which aborts what runs, writes what there is and ends: nothing that is
-being written is torn. A second signal, or the end of the grace period, ends the process at once: a
-step that hangs in an operator does not outlive it.
+While the command loads, the signal raises `Interrupted` in the main thread. After
+`Interruption.defer` it calls a function of the command instead, which aborts the running requests,
+so that the command writes partial results and ends. A second signal, or the end of the grace
+period, ends the process at once, even if a step hangs in an operator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLUSH_SECONDS = 0.5
 
 
 class Interrupted(BaseException):
-    """A signal asked the command to end. `status` is what it ends with, 128 + the signal."""
+    """A signal asked the command to end. status: its exit status, 128 + the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -32,7 +32,10 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """The signals of one command. grace: seconds from the first one to the end of the process."""
+    """Handles the signals of one command.
+
+    grace: seconds between the first signal and the end of the process.
+    """
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -40,15 +43,15 @@ class Interruption:
         self._deferred: Callable[[Interrupted], object] | None = None
 
     def defer(self, call: Callable[[Interrupted], object]) -> None:
-        """Have the first signal call this instead of raising.
+        """From now on the first signal calls `call` instead of raising.
 
-        It is called between two instructions of the main thread, whatever that does: it may put
-        something into a `queue.SimpleQueue`, and must not take a lock.
+        It is called in the main thread between any two instructions, so it must not take a lock. It
+        may put something into a `queue.SimpleQueue`.
         """
         self._deferred = call
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The first signal raises or calls, a second one ends the process."""
+        """Handle a signal: the first one raises or calls, a second one ends the process."""
         if self._timer is not None:
             _end(128 + number)
         self._timer = threading.Timer(self._grace, _end, (128 + number,))
@@ -59,7 +62,7 @@ class Interruption:
         self._deferred(Interrupted(number))
 
     def cancel(self) -> None:
-        """The command has ended in time."""
+        """Call when the command has ended: stops the grace period."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
@@ -67,9 +70,10 @@ class Interruption:
 
 @contextmanager
 def interruptible(grace: float) -> Iterator[Interruption]:
-    """Handle both signals while the block runs; UsageError for a negative grace period (seconds).
+    """Handle both signals while the block runs.
 
-    Outside of the main thread, where Python allows no handlers, nothing is handled.
+    grace: seconds; UsageError for a negative number. Python allows signal handlers in the main
+    thread only; in any other thread nothing is handled.
     """
     if not 0 <= grace < 1e6:
         raise UsageError(f"grace is {grace:g}; allowed: seconds from 0 up")
@@ -87,7 +91,7 @@ def interruptible(grace: float) -> Iterator[Interruption]:
 
 
 def _end(status: int) -> None:
-    """End the process without waiting for any thread, nor long for a reader that reads nothing."""
+    """End the process without waiting for other threads, or long for readers of its output."""
     flush = threading.Thread(target=_flush, daemon=True)
     flush.start()
     flush.join(FLUSH_SECONDS)

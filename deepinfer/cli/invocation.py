@@ -1,4 +1,4 @@
-"""Running a typer application inside a process that goes on: its exit status, never an exit."""
+"""Runs a typer application so that it returns its exit status and does not end the process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from deepinfer.errors import UsageError
 
 
 def application(**more: Any) -> typer.Typer:
-    """A typer application without shell completion, whose errors are Python's own."""
+    """A typer application without shell completion and without typer's formatting of errors."""
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **more)
 
 
 def invoke(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> int:
-    """Run a typer application without letting it end the process: the exit status.
+    """Run a typer application; returns its exit status.
 
-    arguments: None takes those of the process. Usage errors are printed by typer, or noted where
-    notes are JSON; a DeepInferError and a closed pipe are left to the launcher.
+    arguments: None: those of the process. typer prints usage errors; where notes are JSON, they are
+    printed as notes. A DeepInferError and the error of a closed pipe are left to the launcher.
     """
     status: object = 0
     command = typer.main.get_command(app)
@@ -40,7 +40,7 @@ def invoke(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> int:
 
 
 def _noted(command: Any, arguments: list[str] | None, name: str) -> object:
-    """Run a command whose usage errors are notes; the exit status."""
+    """Run a command and print its usage errors as notes; returns the exit status."""
     try:
         return command.main(args=arguments, prog_name=name, standalone_mode=False)
     except Exception as error:

@@ -1,7 +1,7 @@
 """`deepinfer`: the application and its commands, each in a file of its own.
 
-Those that run an engine import it to make their flags from its options, which takes seconds: they
-are applications of their own, imported when their arguments are passed on to them.
+The flags of a command that runs an engine are made from the engine's options, and importing those
+takes seconds. So these commands are separate applications, imported only when they are called.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def evaluate(context: typer.Context) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns the exit status. DeepInferError is left to the launcher."""
+    """Run the command; returns the exit status. The launcher handles DeepInferError."""
     return invoke(app, arguments, "deepinfer")

@@ -15,7 +15,7 @@ def new_backend(
         str, typer.Argument(metavar="DIR", help="For its project; absent or empty.")
     ],
 ) -> None:
-    """Write the project of a new backend: installs as it is, one operator of its own."""
+    """Write the project of a new backend, which can be installed and has one operator."""
     from deepinfer.kit import new_backend as write_project
 
     for file in write_project(name, Path(directory)):

@@ -1,4 +1,4 @@
-"""What a command says to its user beside its results: lines on stderr."""
+"""Notes of a command to its user: lines on stderr, beside the results on stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["errors_as_json", "in_json", "note"]
 
 
 def note(text: str, level: str = "info") -> None:
-    """One line of text on stderr; a JSON object where logs are."""
+    """Print a line of text on stderr, as a JSON object if logs are JSON."""
     text = printable(text)
     if in_json():
         text = json_line(text, level)
@@ -23,9 +23,9 @@ def note(text: str, level: str = "info") -> None:
 
 @contextmanager
 def errors_as_json(enabled: bool) -> Iterator[None]:
-    """Where stdout is a JSON document it is one after an error: `{"error": ..., "exit_code": ...}`.
+    """On an error in the block, print `{"error": ..., "exit_code": ...}` on stdout.
 
-    The error goes on, to stderr and to the exit status.
+    So stdout is a JSON document in any case. The error is raised further.
     """
     try:
         yield

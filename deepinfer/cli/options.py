@@ -1,4 +1,4 @@
-"""Options that several commands have, declared once; a command names them as types."""
+"""Options that several commands share. A command uses one as the type of a parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of counts under long work, on stderr, and only where a person is watching."""
+"""A progress line with counts on stderr, for terminals only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ Show = Callable[[str], None]
 
 @contextmanager
 def counting(description: str, *, enabled: bool = True) -> Iterator[Show]:
-    """Yields `show(counts)`, which replaces the text beside a moving bar.
+    """Yields a function `show(counts)` that sets the text beside a moving bar.
 
-    Nothing is drawn where stderr is no terminal or its lines are JSON. stdout is left alone: what
-    is printed there while the bar moves goes where it would go without.
+    Nothing is drawn where stderr is no terminal or its lines are JSON. stdout is not redirected.
     """
     if not (enabled and sys.stderr is not None and sys.stderr.isatty()) or in_json():
         yield lambda counts: None
@@ -38,7 +37,7 @@ def counting(description: str, *, enabled: bool = True) -> Iterator[Show]:
 
 
 class Rate:
-    """Things per second since the first were counted from."""
+    """A mean rate: counts per second since the first one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,11 +45,11 @@ class Rate:
         self.count = 0
 
     def add(self, count: int) -> None:
-        """Count more."""
+        """Add to the count."""
         self.count += count
 
     @property
     def per_second(self) -> float:
-        """The mean rate so far; 0 before any time has gone by."""
+        """The mean rate so far; 0 at the beginning."""
         elapsed = self._clock() - self._start
         return self.count / elapsed if elapsed > 0 else 0.0

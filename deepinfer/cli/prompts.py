@@ -1,4 +1,4 @@
-"""Prompts of the main job: from its arguments, from stdin and from a file, one a line."""
+"""Prompts of run.py: its arguments, and the lines of stdin and of a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from deepinfer.errors import UsageError
 
 
 def read_prompts(arguments: Sequence[str], file: str | None) -> Iterator[str]:
-    """The prompts in order; "-" among the arguments stands for those on stdin.
+    """The prompts in order; "-" among the arguments stands for the lines of stdin.
 
-    Text is UTF-8 whatever the locale says, with or without a byte-order mark. Lines end with LF,
-    CRLF or CR and nothing else, the last one with or without. Errors: UsageError.
+    Text is UTF-8 in every locale, with or without a byte-order mark. Lines end with LF, CRLF or CR;
+    the last line may end without. Errors: UsageError.
     """
     for argument in arguments:
         if argument == STDIN:
@@ -26,7 +26,7 @@ def read_prompts(arguments: Sequence[str], file: str | None) -> Iterator[str]:
         name = f"prompt file {file!r}"
         try:
             data = Path(file).read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: no path, it has a NUL
+        except (OSError, ValueError) as error:  # ValueError: the path has a NUL
             reason = error.strerror if isinstance(error, OSError) else error
             raise UsageError(f"{name} cannot be read: {reason}") from error
         yield from _lines(data, name)

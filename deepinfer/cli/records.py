@@ -1,9 +1,9 @@
-"""What a line of the input of `deepinfer generate` asks for, and the line that answers it.
+"""Lines of `deepinfer generate`: what an input line asks for, and the record that answers it.
 
 An input line is a JSON object with one of `prompt` (a text), `prompt_token_ids` and `messages`, and
 optionally `id` and sampling parameters, by name beside them or in `sampling_params`. A result line
 has the number of its input line (`index`, from 1) and a digest of it, by which a later run finds
-what is done.
+the lines that are done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROMPTS = ("prompt", "prompt_token_ids", "messages")
 
 @dataclass(frozen=True)
 class Line:
-    """An input line: its number from 1, its digest, and what it asks for or why it is wrong."""
+    """An input line. number: from 1. error: why the line is wrong, "" if it is not."""
 
     number: int
     digest: str
@@ -36,14 +36,14 @@ class Line:
 
 
 def digest_of(data: bytes) -> str:
-    """What identifies an input line: the first half of a SHA-256."""
+    """The digest that identifies an input line: the first half of its SHA-256."""
     return hashlib.sha256(data.strip()).hexdigest()[:32]
 
 
 def read_line(number: int, data: bytes, defaults: Mapping[str, Any]) -> Line:
     """Read an input line. defaults: sampling parameters that the line may override.
 
-    Never raises for what the line holds: `error` says what is wrong.
+    A wrong line raises nothing: `Line.error` says what is wrong.
     """
     digest, own = digest_of(data), None
     try:
@@ -82,7 +82,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a name that occurs twice would hide what came first."""
+    """A JSON object from its pairs; refuses a name that occurs twice, which dict would accept."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -113,7 +113,7 @@ def _prompt(record: dict[str, Any]) -> Any:
 
 
 def _params(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters of a line; keys of logit_bias may be texts, as JSON has them."""
+    """Sampling parameters of a line; keys of logit_bias may be strings, as always in JSON."""
     bias = values.get("logit_bias")
     if isinstance(bias, dict):
         try:
@@ -127,7 +127,7 @@ def _params(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingPara
 
 
 def outcome(output: RequestOutput) -> dict[str, Any]:
-    """A finished request as plain values: its first sample, all of several in `outputs`."""
+    """A finished request as plain values: its first sample, and with several all in `outputs`."""
     record = _sample(output.outputs[0])
     if len(output.outputs) > 1:
         record["outputs"] = [_sample(one) for one in output.outputs]
@@ -138,7 +138,7 @@ def outcome(output: RequestOutput) -> dict[str, Any]:
 
 
 def metrics_of(output: RequestOutput) -> dict[str, Any]:
-    """Seconds of a finished request; None for what it did not reach."""
+    """Times of a finished request in seconds; None for what it did not reach."""
     metrics = output.metrics
     return {
         "queue_time": metrics.queue_time,
@@ -149,7 +149,7 @@ def metrics_of(output: RequestOutput) -> dict[str, Any]:
 
 
 def _sample(output: CompletionOutput) -> dict[str, Any]:
-    """One sample; log-probabilities where they were asked for."""
+    """A sample as plain values, with log-probabilities where they were asked for."""
     record: dict[str, Any] = {
         "text": output.text,
         "token_ids": output.token_ids,
@@ -162,7 +162,7 @@ def _sample(output: CompletionOutput) -> dict[str, Any]:
 
 
 def _logprobs(one: TokenLogprobs) -> dict[str, Any]:
-    """Log-probabilities of one token; ids are texts, as names in JSON are."""
+    """Log-probabilities of a token as plain values; ids are strings, as names in JSON must be."""
     record: dict[str, Any] = {
         "raw": one.raw,
         "processed": one.processed,

@@ -1,4 +1,4 @@
-"""What a checkpoint asks of a backend: the calls of its model, and who would run them."""
+"""What a checkpoint needs of a backend: the calls of its model, and who would run them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def checkpoint_calls(
 
 
 def calls_section(calls: list[CallSpec]) -> Section:
-    """Every call, one a line."""
+    """The section that lists the calls."""
     rows = [(call.step or "model", str(call)) for call in calls]
     data = [call.to_dict() for call in calls]
     return Section(f"operator calls ({len(calls)})", rows, "calls", data, numbers=False)
 
 
 def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[CallSpec]) -> Section:
-    """What the backend lacks for these calls: operators that others would run, and why."""
+    """The section on what the backend lacks: operators that others would run, and why."""
     title = f"backend {selected.spec.name}, mode {selected.mode.name}"
     try:
         operators = resolved(selected, calls)
@@ -53,7 +53,7 @@ def backend_section(selected: Selected, checkpoint: Checkpoint, calls: list[Call
 
 
 def resolved(selected: Selected, calls: Sequence[CallSpec]) -> Operators:
-    """The operators of the backend for these calls. Errors: those of `create` and `resolve`."""
+    """The operators that would run these calls. Errors: those of `create` and `resolve`."""
     backend = selected.create()
     reference = reference_for(selected, backend)
     return resolve(selected.spec.name, backend, reference, calls, host=host_reference)

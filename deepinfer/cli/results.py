@@ -1,9 +1,9 @@
-"""The results of `deepinfer generate`: a file that a later run goes on with, or stdout.
+"""The results of `deepinfer generate`: a file that a later run can continue, or stdout.
 
-A file has whole lines, each handed to the system as it is written; a run that was killed leaves at
-most one torn line at the end. A result stands for its input line while `index` and `digest` fit it:
-the next run computes again what failed, was cut short by a signal, or belongs to a line that has
-changed, and drops the old results of such lines.
+Each line of the file is written and flushed as a whole; a run that was killed leaves at most one
+torn line at the end. A result belongs to an input line if its `index` and `digest` are those of the
+line. With --resume, lines are computed again whose result failed, was cut short by a signal, or
+belongs to another text of the line; the old results of such lines are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepinfer.errors import UsageError
 
 STDOUT = "-"
 START = b'{"index": '
-"""How every line begins; by it a torn one is told from what another program wrote."""
+"""How every line begins, which tells a torn line from text of another program."""
 
 UNFINISHED = ("abort", "insufficient_system_resource")
 
@@ -31,7 +31,7 @@ UNFINISHED = ("abort", "insufficient_system_resource")
 def open_results(
     name: str, source: str, stdout: IO[str], *, resume: bool, overwrite: bool
 ) -> ResultFile | ResultStream:
-    """The file of results, or stdout for "-". source: the input, which is not overwritten."""
+    """The file of results, or stdout for "-". source: the input, which must be another file."""
     if resume and overwrite:
         raise UsageError("--resume and --overwrite contradict each other; give one of them")
     if name == STDOUT:
@@ -50,7 +50,7 @@ class ResultFile:
     """A file of results. Nothing in it changes before `begin`."""
 
     def __init__(self, path: Path, *, resume: bool, overwrite: bool) -> None:
-        """UsageError for a file that is there although neither option says what to do with it."""
+        """UsageError for a file that exists, unless one of the options is given."""
         self._name = str(path)
         self._overwrite = overwrite
         self._done: dict[int, str] = {}
@@ -77,7 +77,7 @@ class ResultFile:
             raise
 
     def begin(self) -> None:
-        """Drop what is not kept."""
+        """Drop the results that a resumed run does not keep."""
         if self._overwrite and self._path.is_file():
             self._file.truncate(0)
         if self._untidy:
@@ -90,32 +90,32 @@ class ResultFile:
             self._rewrite(keep)
 
     def is_done(self, number: int, digest: str) -> bool:
-        """Has this very line a result already? Asked once for each line of the input."""
+        """Whether this line has a result already; to be asked once for each input line."""
         if self._done.get(number) != digest:
             return False
         del self._done[number]
         return True
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one line and hand it to the system."""
+        """Append a line and flush it."""
         self._file.write(_encode(record))
         self._file.flush()
 
     def finish(self) -> None:
-        """The whole input has been read: drop results of lines that it does not have any more."""
+        """Call when the whole input was read: drops results of lines that it no longer has."""
         if self._done:
             stale = self._done
             self._rewrite(lambda record: stale.get(record["index"]) != record["digest"])
             self._done = {}
 
     def close(self) -> None:
-        """Write everything to the disk."""
-        with contextlib.suppress(OSError):  # a pipe or a terminal cannot
+        """Write everything to the disk and close the file."""
+        with contextlib.suppress(OSError):  # a pipe or a terminal cannot be synchronised
             os.fsync(self._file.fileno())
         self._file.close()
 
     def _open(self) -> IO[bytes]:
-        """The file, to append to; UsageError while another process does."""
+        """Open and lock the file for appending; UsageError while another process has it locked."""
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open(self._path, "ab"))
             try:
@@ -126,11 +126,11 @@ class ResultFile:
                         f"output {self._name!r} is being written by another process; wait for it, "
                         "or name another file"
                     ) from None
-            opened.pop_all()  # it stays open
+            opened.pop_all()  # the caller keeps it open
             return file
 
     def _scan(self) -> None:
-        """Find the results that are whole and good; of two for one line, the last counts."""
+        """Find the results that are whole and good; of two for one line the later counts."""
         with open(self._path, "rb") as file:
             for number, line in enumerate(file, 1):
                 record = _result(line)
@@ -148,7 +148,7 @@ class ResultFile:
                     self._done[record["index"]] = record["digest"]
 
     def _rewrite(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Replace the file, in one step, by those of its lines that are kept."""
+        """Replace the file, in one atomic step, by its lines that are kept."""
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
             with open(self._path, "rb") as old, open(temporary, "wb") as new:
@@ -168,7 +168,7 @@ class ResultFile:
 
 
 class ResultStream:
-    """Results on stdout: nothing to go on with."""
+    """Results on stdout, which no later run can continue."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -193,12 +193,12 @@ class ResultStream:
 
 
 def _encode(record: dict[str, Any]) -> bytes:
-    """One line in ASCII: whole in every encoding, and for every notion of a line."""
+    """A line of JSON in ASCII: valid in every encoding, and without characters that end lines."""
     return json.dumps(record).encode() + b"\n"
 
 
 def _result(line: bytes) -> dict[str, Any] | None:
-    """A line of results, or None where it is none or torn."""
+    """The record in a line of the file; None for a torn line or another text."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -210,7 +210,7 @@ def _result(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_good(record: dict[str, Any]) -> bool:
-    """Is nothing about the result left to be done?"""
+    """Whether the result is complete, so that its line need not be computed again."""
     samples = record.get("outputs") or [record]
     return not record.get("error") and all(
         sample.get("finish_reason") not in UNFINISHED for sample in samples

@@ -40,7 +40,7 @@ DEFAULT_QUESTION = (
     "Here is a story. The lamp is in the kitchen. The dog runs to the lake. "
     "Today Anna has the rope. The box holds seven coins. Where is the lamp?"
 )
-"""What is asked, as a user message, where nothing is; a reader sees whether the answer is right."""
+"""The user message that is sent without prompts; anybody can tell whether the answer is right."""
 WINDOW = 2
 DEFAULTS = {"temperature": 0.0, "max_tokens": 48}
 
@@ -70,14 +70,16 @@ def run(
     progress: Progress = True,
     json: Json = False,
 ) -> None:
-    """Answer prompts from arguments, a file or stdin; without any, a question about a story.
+    """Answer prompts from arguments, a file or stdin, or else a question about a story.
 
     All of them run together; answers come in the order of the prompts.
     """
     params, options = given.params(DEFAULTS), given.options()
     if not json and (params.wants_logprobs or params.prompt_logprobs):
         raise UsageError("log-probabilities are shown in JSON lines only; add --json")
-    selected = choose(accelerator, mode)  # may re-execute the process: before stdin is read
+    selected = choose(
+        accelerator, mode
+    )  # before stdin is read, since it may re-execute the process
     with interruptible(grace) as interruption:
         try:
             texts = list(read_prompts(prompts or [], prompt_file))
@@ -100,7 +102,7 @@ def run(
 
 @dataclass
 class _Answer:
-    """What is there of an answer before it is its turn to be printed."""
+    """The part of an answer that has come before its turn to be printed."""
 
     handle: RequestHandle
     text: str = ""
@@ -109,9 +111,9 @@ class _Answer:
 
 @dataclass
 class AnswerPrinter:
-    """The answers to some prompts, which run together and are printed in order.
+    """Answers prompts, which run together, and prints the answers in the order of the prompts.
 
-    The first one that is not complete is printed as it comes, unless as JSON or with n above 1.
+    The first incomplete answer is printed as it grows, except with JSON or with n above 1.
     """
 
     llm: LLM
@@ -122,13 +124,14 @@ class AnswerPrinter:
     _answers: dict[int, _Answer] = field(default_factory=dict)
 
     def interrupt(self, interrupted: Interrupted) -> None:
-        """Begin nothing more, end what runs at its next step; may be called in a signal handler."""
+        """Start no more requests and end the running ones; may be called in a signal handler."""
         self._events.put(interrupted)
 
     def answer(self, texts: Sequence[str], room: int) -> int:
-        """Print the answers: 0, 1 where a request failed, or 128 + a signal that ended it early.
+        """Print the answers; returns the exit status.
 
-        room: requests that are in the engine, or wait to be printed, at a time.
+        It is 0, 1 where a request failed, or 128 + the number of the signal that ended the run
+        early. room: how many requests may be in the engine, or wait to be printed, at a time.
         """
         failed = submitted = 0
         ended: Interrupted | None = None
@@ -178,12 +181,12 @@ class AnswerPrinter:
         )
 
     def _begin(self, prompt: str, text: str = "") -> None:
-        """It is this prompt's turn: print it, and what there is of its answer."""
+        """Print a prompt whose turn it is, and what has come of its answer."""
         if not self.json:
             print(f"> {prompt}\n{text}", end="", flush=True)
 
     def _complete(self, place: int, prompt: str, output: RequestOutput) -> bool:
-        """Print the rest of an answer; False where the request failed."""
+        """Print the rest of an answer; returns False if the request failed."""
         error = {"error": output.error} if output.error else {}
         if output.error:
             note(f"request {place} failed: {output.error}", "error")
@@ -205,7 +208,7 @@ class AnswerPrinter:
 
 
 def _print_json(record: dict[str, Any]) -> None:
-    """One line in ASCII: whole in every encoding of stdout, and for every notion of a line."""
+    """Print a line of JSON in ASCII: valid in every encoding, without characters that end lines."""
     print(json_module.dumps(record), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Selection of backend and mode for a command, from its flags and the environment."""
+"""Chooses the backend and mode of a command from its flags and the environment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from deepinfer.settings.settings import Settings
 
 
 def choose(accelerator: str | None, mode: str | None, require: bool = True) -> Selected:
-    """The backend of a command; re-executes the process when its mode needs other variables.
+    """Choose the backend of a command.
 
-    accelerator: the flag, which wins over DEEPINFER_ACCELERATOR. Announces on stderr what was
-    chosen when nothing was named. Logging is set up here, and variables that this backend gives no
-    effect are warned of or refused. With `require` False a backend that this machine cannot run is
-    returned all the same, for commands that only ask what it supports.
+    The process is executed again if the mode needs other environment variables. If no backend was
+    named, the choice is announced on stderr. Logging is set up too, and variables without effect on
+    this backend are warned of or refused.
+
+    accelerator: the flag, which wins over DEEPINFER_ACCELERATOR. require: False also returns a
+    backend that this machine cannot run, for commands that only ask what it supports.
     """
     settings = Settings.from_environment()
     configure_logging(settings)
@@ -40,6 +42,6 @@ def choose(accelerator: str | None, mode: str | None, require: bool = True) -> S
 
 
 def missing_variables(mode: Mode) -> dict[str, str]:
-    """Variables of a mode that this process was not started with, and their values."""
+    """The variables, with their values, that a mode needs and this process does not have."""
     wanted = mode.environment.items()
     return {name: value for name, value in wanted if os.environ.get(name) != value}

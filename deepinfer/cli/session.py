@@ -1,4 +1,4 @@
-"""What run.py and `deepinfer generate` start with, and the summary that they end with."""
+"""The `LLM` of run.py and `deepinfer generate`, and the summary that they print at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_llm(
     allow_null: bool | None = False,
     progress: bool = True,
 ) -> Iterator[LLM]:
-    """An engine for the block, its properties noted on stderr; closed at the end."""
+    """An `LLM` for the block, closed at its end. Its properties are printed on stderr."""
 
     def announce(checkpoint: Checkpoint) -> None:
         note(f"checkpoint {checkpoint.directory}")
@@ -59,7 +59,7 @@ def open_llm(
 
 
 def summary(llm: LLM) -> dict[str, Any]:
-    """The figures of the closing summary."""
+    """The numbers of the summary as plain values."""
     runner, stats = llm.engine.runner, llm.stats()
     return {
         "backend": runner.selected.spec.name,
@@ -80,7 +80,7 @@ def summary(llm: LLM) -> dict[str, Any]:
 
 
 def note_summary(llm: LLM) -> None:
-    """The summary as two lines on stderr."""
+    """Print the summary on stderr."""
     figures = summary(llm)
     unmeasured = "" if figures["timing_meaningful"] else " (means nothing in this mode)"
     fallbacks = ", ".join(figures["fallback_operators"]) or "none"

@@ -1,4 +1,4 @@
-"""Requests, steps and the loop around the model."""
+"""The engine: requests in, tokens out, on a model that runs one batch of rows a step."""
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.open import default_checkpoint, open_engine

@@ -1,7 +1,7 @@
-"""`Admission`: what a request must satisfy to be queued, and a waiting sequence to start.
+"""`Admission`: which requests are queued, and which waiting sequences start to run.
 
-A request is refused when it is wrong or can never fit. A sequence that fits in principle waits
-until the step that is being planned has rows for it and the cache has memory for all of it.
+A request is refused when it is wrong or can never fit. A sequence that can fit waits until the step
+that is being planned has rows for it and the cache has memory for all of it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from deepinfer.errors import PromptTooLongError, RequestError, UsageError
 Prompt = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 UNBOUNDED = 2**30
-"""A number of tokens that no sum of lengths reaches."""
+"""More tokens than all sequences together can have: stands for "no limit"."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of a step and rules of admission.
 
-    max_num_seqs: running sequences. max_num_batched_tokens: rows of a step. chunked_prefill False
-    computes every prompt in one step; a preempted sequence that has outgrown a step is recomputed
-    in chunks all the same. stop_preempted_request: end a preempted sequence instead.
-    max_sum_length: known tokens of all sequences beyond which none is admitted. lookahead_tokens:
-    least rows of a piece of a prompt that is not its last. score_bytes: what index scores may
-    take: rows of a step x context of the longest sequence x score_bytes_per_token.
+    max_num_seqs: the most sequences that run at a time. max_num_batched_tokens: the most rows of a
+    step. chunked_prefill: a prompt may be computed in several steps. Without it every prompt is
+    computed in one step; only a preempted sequence that is longer than a step is still recomputed
+    in chunks. stop_preempted_request: a preempted sequence ends instead of being recomputed.
+
+    max_sum_length: no sequence is admitted that would raise the sum of all lengths above this.
+    lookahead_tokens: the fewest rows of any chunk of a prompt but its last. score_bytes: the most
+    memory that index scores may take in a step. They take rows of the step x tokens of the longest
+    sequence x score_bytes_per_token.
     """
 
     max_num_seqs: int
@@ -47,7 +50,7 @@ class Limits:
     score_bytes_per_token: float = 0.0
 
     def rows_for(self, context: int) -> int:
-        """Rows of a step whose longest sequence has `context` tokens; at least 1."""
+        """The most rows of a step whose longest sequence has `context` tokens; at least 1."""
         if not self.score_bytes_per_token or context < 1:
             return self.max_num_batched_tokens
         fitting = int(self.score_bytes / (self.score_bytes_per_token * context))
@@ -55,15 +58,15 @@ class Limits:
 
     @property
     def least_rows(self) -> int:
-        """Least rows of a piece of a prompt that is not its last."""
+        """The fewest rows of any chunk of a prompt but its last."""
         return self.lookahead_tokens if self.chunked_prefill else UNBOUNDED
 
 
 class Admission:
-    """Judges requests and waiting sequences against one engine's cache and limits.
+    """Checks requests and waiting sequences against the cache and the limits of one engine.
 
-    most_rows: rows that one sequence may have in a step, by the limit and by the pool of pages.
-    UsageError for a pool of pages that does not hold one row.
+    most_rows: the most rows of one sequence in a step. The limit of rows bounds it, and the number
+    of window pages. UsageError where the window pages do not hold even one row.
     """
 
     def __init__(
@@ -79,18 +82,18 @@ class Admission:
                 f"one row needs {layout.window_pages_for(1)} window pages and the engine has "
                 f"{capacity}; use a larger pool of pages"
             )
-        # Rows of one sequence for which its pages suffice when it is alone.
+        # the most rows for which all window pages suffice, when the sequence runs alone
         fitting = (
             (capacity - 1) * layout.page_tokens - layout.text.sliding_window - layout.backtrack
         )
         self.most_rows = min(limits.max_num_batched_tokens, fitting)
 
     def check(self, prompt: Prompt, params: SamplingParams) -> Int64Array:
-        """The prompt as an array [T] of a request that can run.
+        """Check a new request; returns its prompt as an array [T].
 
-        RequestError for a prompt that is empty or no list of ids of the vocabulary, and for
-        parameters that name other ids or too many samples; PromptTooLongError, with the numbers,
-        for one that can never fit.
+        RequestError for a prompt that is empty or is no list of ids of the vocabulary, and for
+        parameters that name ids outside the vocabulary or ask for too many samples.
+        PromptTooLongError, with the numbers, for a prompt that can never fit.
         """
         tokens = self._token_ids(prompt)
         params.check_vocabulary(self._vocab_size)
@@ -103,9 +106,10 @@ class Admission:
         return tokens
 
     def step(self, known: Int64Array, planned: int, promised: int) -> StepRoom:
-        """The room in a step beside the running sequences with `known` [n] tokens.
+        """The room that the running sequences leave in a step.
 
-        planned: rows that they have in it. promised: context blocks that they will still need.
+        known [n]: their numbers of tokens. planned: the rows that they have in the step. promised:
+        the context blocks that they will need beside those that they hold.
         """
         return StepRoom(
             self.limits,
@@ -168,10 +172,11 @@ class Admission:
 
 @dataclass
 class StepRoom:
-    """What is left of a step while waiting sequences are admitted to it, one after the other.
+    """The room left in a step, while waiting sequences are admitted one after the other.
 
-    total: known tokens of all sequences; longest: of the longest one. planned: rows. promised:
-    context blocks for tokens that are known and not computed yet. alone: no sequence runs.
+    total: known tokens of all sequences in the step. longest: known tokens of the longest one.
+    planned: rows given out so far. promised: context blocks that admitted sequences will need for
+    known tokens that are not computed yet. alone: no sequence runs so far.
     """
 
     limits: Limits
@@ -184,7 +189,7 @@ class StepRoom:
     alone: bool
 
     def rows_for(self, known: int) -> int:
-        """Rows for a sequence of `known` tokens; 0 where it must wait."""
+        """The rows that a sequence of `known` tokens may have; 0 where it must wait."""
         most = self.limits.rows_for(max(self.longest, known))
         wanted = min(known, self.most_rows, most)
         rows = min(wanted, most - self.planned)
@@ -196,7 +201,7 @@ class StepRoom:
         return rows if self.cache.blocks.can_allocate(self.promised + blocks) else 0
 
     def take(self, known: int, rows: int) -> None:
-        """A sequence of `known` tokens has got `rows` rows, and the blocks for them."""
+        """Count a sequence of `known` tokens that was given `rows` rows and their blocks."""
         self.longest = max(self.longest, known)
         self.total += known
         self.planned += rows
@@ -206,8 +211,8 @@ class StepRoom:
 
 
 def _integers(prompt: Prompt) -> npt.NDArray[Any]:
-    """A prompt as an array of one dimension of integers of any size; RequestError otherwise."""
-    with contextlib.suppress(ValueError):  # numpy's answer to rows of several lengths
+    """The prompt as a one-dimensional array of integers; RequestError for anything else."""
+    with contextlib.suppress(ValueError):  # raised for rows of different lengths
         tokens = np.asarray(prompt)
         if tokens.ndim == 1 and tokens.dtype.kind in "iu":
             return tokens
@@ -217,4 +222,4 @@ def _integers(prompt: Prompt) -> npt.NDArray[Any]:
                 f"prompt token id {token!r} at place {place} is no integer; a prompt is a list of "
                 "integers"
             )
-    return np.array(prompt, dtype=object)  # integers wider than 64 bits
+    return np.array(prompt, dtype=object)  # some integer is wider than 64 bits

@@ -1,7 +1,7 @@
-"""From rows of sequences to a `Batch`: the host side of one step.
+"""`BatchBuilder`: makes the `Batch` of a step from the rows that were scheduled.
 
-Every array is built once with numpy and moved to the device once. A chunk of a prompt, a decode
-row and a row that is computed again are the same thing here.
+Every array is built once with numpy and moved to the device once. Chunks of prompts, decode rows
+and rows that are computed again after a preemption are all treated alike.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from deepinfer.engine.sequence_table import SequenceTable
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one step: of the sequence in slots[i], positions starts[i]..stops[i]-1.
+    """The rows of one step.
 
-    slots, starts, stops [n] int64. draws [n] bool: the sequence draws a token from its last row.
+    The sequence in slots[i] has the rows of its positions starts[i]..stops[i]-1. slots, starts,
+    stops [n] int64. draws [n] bool: a token is drawn from the last row of the sequence.
     """
 
     slots: Int64Array
@@ -35,44 +36,45 @@ class Rows:
 
     @cached_property
     def counts(self) -> Int64Array:
-        """Rows of each sequence [n]."""
+        """The number of rows of each sequence [n]."""
         return self.stops - self.starts
 
     @cached_property
     def total(self) -> int:
-        """Rows of the step."""
+        """The number of rows of the step."""
         return int(self.counts.sum())
 
     @cached_property
     def all_draw(self) -> bool:
-        """Does every sequence draw a token?"""
+        """Whether every sequence draws a token."""
         return bool(self.draws.all())
 
     @cached_property
     def only_draws(self) -> bool:
-        """Has every sequence one row, from which it draws?"""
+        """Whether every sequence has exactly one row and draws a token from it."""
         return self.all_draw and self.total == len(self.slots)
 
     @cached_property
     def drawing_slots(self) -> Int64Array:
-        """Slots of the sequences that draw a token."""
+        """The slots of the sequences that draw a token."""
         return self.slots if self.all_draw else self.slots[self.draws]
 
     @cached_property
     def last_rows(self) -> Int64Array:
-        """Number of each sequence's last row in the batch [n]."""
+        """The row number, within the batch, of each sequence's last row [n]."""
         return np.asarray(np.cumsum(self.counts) - 1)
 
     @cached_property
     def drawing_rows(self) -> Int64Array:
-        """Numbers of the rows from which a token is drawn."""
+        """The row numbers, within the batch, from which a token is drawn."""
         return self.last_rows if self.all_draw else self.last_rows[self.draws]
 
 
 class NgramHistory:
-    """Compressed ids of the last n tokens, as the Engram hash takes them.
+    """Gives each row the compressed ids of its last tokens, which the Engram hash takes.
 
-    token_map [V], integers: raw id to compressed id. order: n.
+    token_map [V], integers: the compressed id of every token id. order: how many tokens a row gets,
+    its own included.
     """
 
     def __init__(self, token_map: npt.NDArray[np.integer[Any]], order: int) -> None:
@@ -80,9 +82,9 @@ class NgramHistory:
         self.order = order
 
     def rows(self, tokens: npt.NDArray[np.int32], slots: Int64Array, at: Int64Array) -> Int64Array:
-        """History of rows: [T, n], the newest first, -1 before the sequence.
+        """The history of each row [T, order]: newest token first, -1 before the sequence's start.
 
-        tokens [S, L]; slots, at [T]: the slot of each row, and its position.
+        tokens [S, L]: the tokens of the sequence table. slots, at [T]: slot and position of a row.
         """
         places = at[:, None] - np.arange(self.order)
         if not len(at) or at.min() >= self.order - 1:
@@ -94,7 +96,10 @@ class NgramHistory:
 
 
 class BatchBuilder:
-    """Builds the batches of one model. history: None for a model without Engram."""
+    """Builds the batches of one model.
+
+    history: None for a model without Engram.
+    """
 
     def __init__(self, operators: Contract, history: NgramHistory | None) -> None:
         self._operators = operators
@@ -102,14 +107,14 @@ class BatchBuilder:
         self._decode = _DecodeTensors()
 
     def build_batch(self, table: SequenceTable, rows: Rows, cache: CacheManager) -> Batch:
-        """The batch of a step. The cache has reserved the memory of its rows."""
+        """The batch of a step, for whose rows the cache has reserved memory."""
         slots = rows.slots
         if rows.only_draws:
             positions, row_slots = rows.starts, slots
             tensors = self._decode.of(len(slots), self._operators)
         else:
             sequence = np.repeat(np.arange(len(slots)), rows.counts)
-            before = rows.last_rows + 1 - rows.counts  # rows of the sequences in front
+            before = rows.last_rows + 1 - rows.counts  # where the rows of each sequence begin
             positions = np.arange(rows.total) + (rows.starts - before)[sequence]
             row_slots = slots[sequence]
             tensors = _RowTensors.of(rows.counts, self._operators)
@@ -141,7 +146,7 @@ class BatchBuilder:
 
 
 class _RowTensors(NamedTuple):
-    """What of a batch follows from the number of rows of each sequence."""
+    """The tensors of a batch that depend only on how many rows each sequence has."""
 
     sequence: torch.Tensor
     query_start: torch.Tensor
@@ -160,14 +165,14 @@ class _RowTensors(NamedTuple):
 
 
 class _DecodeTensors:
-    """The row tensors of the last step in which every sequence had one row."""
+    """Keeps the row tensors of a step with one row per sequence for the next step like it."""
 
     def __init__(self) -> None:
         self._count = -1
         self._rows: _RowTensors | None = None
 
     def of(self, count: int, operators: Contract) -> _RowTensors:
-        """Those of `count` sequences, kept from the last step where that had as many."""
+        """The row tensors of `count` sequences; those of the last call if `count` is the same."""
         if self._rows is None or count != self._count:
             self._rows = _RowTensors.of(np.ones(count, np.int64), operators)
             self._count = count

@@ -1,7 +1,8 @@
-"""`Engine`: many requests on one model, one step at a time: plan, launch, commit.
+"""`Engine`: serves many requests on one model, step by step.
 
-Single-threaded: whoever owns it calls `add`, `abort` and `step`. One step is never in flight while
-another is planned (asynchronous scheduling is not built yet).
+A step is planned (which rows run), launched (the model runs and tokens are drawn) and committed.
+One thread calls `add`, `abort` and `step`. No step runs while the next one is planned: asynchronous
+scheduling is not built yet.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Takes requests and steps: a scheduler, a table of sequences and a sampler over one model.
+    """Runs requests on one model with a scheduler, a table of sequences and a sampler.
 
-    A step that raises ends the requests that ran in it with that error and takes their memory
-    back; waiting requests and later ones are served as if nothing had happened. Engines that share
-    a runner share its cache memory; one thread steps them.
+    If a step raises, the requests that ran in it end with that error and their memory is freed;
+    waiting requests and later ones are served as if nothing had happened. Several engines may share
+    a runner, and with it its cache memory, as long as one thread steps them all.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class Engine:
         *,
         owns_checkpoint: bool = False,
     ) -> None:
-        """limits and rules: by default those of the runner's options and settings.
+        """limits, rules: by default what the runner's options and settings say.
 
-        settings: those of `Observer`, which then acts on the process until `close`; None: it only
-        counts. owns_checkpoint: `close` lets go of the runner's checkpoint.
+        settings: given to the `Observer`, which acts on the process until `close`; without them the
+        observer only counts. owns_checkpoint: `close` closes the runner's checkpoint too.
         """
         config = runner.config
         self.runner = runner
@@ -104,13 +105,15 @@ class Engine:
     ) -> Request:
         """Queue a request.
 
-        RequestError when it is wrong; PromptTooLongError, with the numbers, when it can never fit.
-        Stop strings are the business of on_token, which may finish the sequence it is called with.
+        RequestError when the request is wrong. PromptTooLongError, with the numbers, when it can
+        never fit.
 
-        on_logits: takes the logits of every row of the request, each position once: prompt and
-        output, before anything changes them. cache: holds the first tokens of the prompt already
-        (a cache that was imported); the request starts to run at once and takes the cache over.
-        RequestError where there is no place for it, or where the cache leaves nothing to compute.
+        on_token: called with a sequence after each of its tokens; it may finish the sequence. Stop
+        strings are found there, since the engine itself knows no text. on_logits: called with the
+        unmodified logits of every row of the request, of prompt and output, each position once.
+        cache: a cache that holds the first tokens of the prompt already, such as an imported one.
+        The request takes it over and starts to run at once. RequestError where no more sequence can
+        run, or where the cache leaves no token of the prompt to compute.
         """
         tokens = self.admission.check(prompt, params)
         number = next(self._numbers)
@@ -161,7 +164,7 @@ class Engine:
             )
 
     def abort(self, request_id: str) -> bool:
-        """End a request at once with what it has; False when there is no such request."""
+        """End a request at once; it keeps its tokens. False when there is no such request."""
         request = self._requests.get(request_id)
         if request is None:
             return False
@@ -173,13 +176,14 @@ class Engine:
         return self._requests.get(request_id)
 
     def stats(self) -> EngineStats:
-        """What the engine is doing and has done; any thread may ask."""
+        """The counters and gauges of the engine; any thread may call this."""
         return self.observer.stats(self.runner.pools.slot_bytes)
 
     def close(self) -> None:
-        """End what the observer does to the process, and let go of a checkpoint that it owns.
+        """Stop what the observer does to the process, and close the checkpoint if it is owned.
 
-        Call it in the thread that stepped. May be called again; steps may follow, unobserved.
+        Call it in the thread that stepped. It may be called again. Steps may follow; the observer
+        then only counts.
         """
         self.observer.close()
         if self._owns_checkpoint:
@@ -198,9 +202,9 @@ class Engine:
 
     @contextmanager
     def tapped(self, tap: Tap, layers: LayerTap | None = None) -> Iterator[None]:
-        """For the block, show every operator of a step to `tap`, and every layer to `layers`.
+        """Within the block, call `tap` at every operator and `layers` at every layer of a step.
 
-        See `Operators.tapped` and `LayerTap`: both may replace what they are shown.
+        Both may replace the values that they are given: see `Operators.tapped` and `LayerTap`.
         """
         runner, backbone = self.runner, self.runner.backbone
         kept = runner.operators, backbone.tap
@@ -214,7 +218,7 @@ class Engine:
             backbone.tap = kept[1]
 
     def drain(self) -> list[Request]:
-        """Step until no request is left; the requests that finished."""
+        """Step until no request is left; returns the requests that finished."""
         finished: list[Request] = []
         while self.has_work:
             finished += self.step()
@@ -222,11 +226,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Is any request unfinished?"""
+        """Whether any request is unfinished."""
         return bool(self._requests)
 
     def step(self) -> list[Request]:
-        """Run one step; the requests that finished in it (also by preemption or error)."""
+        """Run one step; returns the requests that ended in it, failed ones included."""
         self.observer.step_begins()
         try:
             return self._step()
@@ -245,13 +249,15 @@ class Engine:
             return ended + self._run(step)
         except BaseException as error:
             failed = self._fail_running(error)
-            if not isinstance(error, Exception):  # an interrupt is not the requests' error alone
+            if not isinstance(
+                error, Exception
+            ):  # such as KeyboardInterrupt: the caller must see it
                 raise
             _log.error("a step failed, and %d requests with it", len(failed), exc_info=error)
             return ended + failed
 
     def _run(self, step: ScheduledStep) -> list[Request]:
-        """Launch and commit a planned step; the requests that finished in it."""
+        """Launch and commit a planned step; returns the requests that finished in it."""
         timed, runner = self.observer.timed, self.runner
         with timed("prepare_input"):
             batch = runner.build_batch(self.table, step.rows)
@@ -267,7 +273,7 @@ class Engine:
         return finished
 
     def _fail_running(self, error: BaseException) -> list[Request]:
-        """End every running request: nothing of a step that raised is kept."""
+        """End every running request with the error of a step; nothing of that step is kept."""
         requests = {
             sequence.request.number: sequence.request for sequence in self.scheduler.running
         }
@@ -278,7 +284,7 @@ class Engine:
         return self._retire(sequences)
 
     def _seed(self, number: int) -> int:
-        """The seed of a request that brings none: drawn, or made from the engine's."""
+        """The seed of a request without one: derived from the engine's seed, or else random."""
         if self.runner.options.seed is None:
             return secrets.randbits(64)
         text = f"{self.runner.options.seed}/{number}".encode()
@@ -291,7 +297,7 @@ class Engine:
         self.observer.entered(sequence)
 
     def _describe_prompts(self, step: ScheduledStep, residual: Residual) -> None:
-        """Log-probabilities of prompt tokens that were asked for, some rows at a time."""
+        """Record the log-probabilities of prompt tokens for requests that ask for them."""
         for span in prompt_spans(step):
             request, tokens = span.sequence.request, span.sequence.tokens
             for first, logits in self._logits(span, residual):
@@ -302,9 +308,9 @@ class Engine:
                 )
 
     def _give_logits(self, step: ScheduledStep, residual: Residual) -> list[Sequence]:
-        """Give requests with on_logits the rows of a step that is committed.
+        """Call on_logits of the requests that have it, after their rows were committed.
 
-        Returns the sequences whose callback raised; each has failed with that alone.
+        Returns the sequences whose callback raised; each of them fails alone, with that error.
         """
         failed: list[Sequence] = []
         for span in captured_spans(step) if self._capturing else ():
@@ -323,14 +329,14 @@ class Engine:
         return failed
 
     def _logits(self, span: RowSpan, residual: Residual) -> Iterator[tuple[int, Tensor]]:
-        """(position, logits [m, V] from there on) of a span, max_num_seqs rows at a time."""
+        """Yield the logits of a span in pieces [m, V], each with the position of its first row."""
         piece = self.limits.max_num_seqs
         for first in range(span.first, span.last, piece):
             rows = np.arange(first, min(first + piece, span.last)) + span.shift
             yield first, self.runner.head(residual, rows)
 
     def _sample(self, step: ScheduledStep, residual: Residual) -> Int64Array:
-        """Token ids of the sequences that draw, -1 where there was nothing to draw from."""
+        """Draw the tokens of a step [n]: -1 where a row has no distribution to draw from."""
         sequences, rows = step.drawing, step.rows
         if not sequences:
             return np.zeros(0, np.int64)
@@ -352,7 +358,7 @@ class Engine:
         return self._retire(ended)
 
     def _look(self, sequence: Sequence, token: int, now: float) -> bool:
-        """Look at a sequence that got a token; has that finished it?"""
+        """Handle one token that may end its sequence; returns whether the sequence ended."""
         if sequence.finished:
             return False  # another sequence's callback has aborted it
         if token < 0:
@@ -376,7 +382,7 @@ class Engine:
             sequence.finish(FinishReason.LENGTH)
 
     def _report(self, sequence: Sequence) -> None:
-        """Call the request's callback; what it raises ends this sequence alone."""
+        """Call the request's on_token; if it raises, this sequence alone fails."""
         if sequence.request.on_token is None:
             return
         try:
@@ -385,10 +391,11 @@ class Engine:
             sequence.fail(error)
 
     def _fork_siblings(self, step: ScheduledStep) -> None:
-        """Where a prompt is complete, its other samples share its cache up to the last token.
+        """Start the other samples of requests whose prompt is complete.
 
-        They compute that token's row again, which gives the logits of their own first draw. A
-        sample without a free place waits like a new request.
+        They share the cache of the prompt up to its last token. Each computes the row of that token
+        again, because its logits are those of the sample's own first draw. A sample that finds no
+        free slot waits like a new request.
         """
         if not self._unforked:
             return
@@ -414,14 +421,16 @@ class Engine:
         return self._retire(sequences)
 
     def _retire(self, done: list[Sequence]) -> list[Request]:
-        """Release finished sequences; the requests that are complete with them."""
+        """Free the memory of finished sequences; returns the requests that are complete now."""
         if not done:
             return []
         self.scheduler.release(done)
         complete: list[Request] = []
         for sequence in done:
             request = sequence.request
-            for sibling in request.sequences:  # samples that were to share this one's prompt
+            for sibling in (
+                request.sequences
+            ):  # samples that would have shared the prompt of a sequence that ended
                 if sibling.status is Status.PLANNED:
                     sibling.error, sibling.exception = sequence.error, sequence.exception
                     sibling.finish(sequence.finish_reason)
@@ -434,7 +443,7 @@ class Engine:
 
 
 def limits_of(runner: ModelRunner) -> Limits:
-    """Bounds of a step and rules of admission by a runner's options, sizes and settings."""
+    """The limits that follow from a runner's options, sizes and settings."""
     options, sizes, settings = runner.options, runner.sizes, runner.settings
     most = settings.optional_integer("DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K")
     ratios = [ratio for ratio in runner.config.text.compress_ratios if ratio]

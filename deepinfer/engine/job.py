@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class Job:
-    """A request and its texts. All methods but `wait` and `done` run in the engine's thread.
+    """A request with the texts of its samples.
 
-    Text is decoded while the request runs only where a stop string or a reader of deltas needs it.
+    All methods but `wait` and `done` are called in the engine's thread. Text is decoded during the
+    run only if the request has stop strings or somebody reads its deltas; otherwise at its end.
     """
 
     def __init__(
@@ -58,20 +59,20 @@ class Job:
 
     @property
     def on_token(self) -> Callable[[Sequence], None] | None:
-        """What the engine calls with every token, or None where nothing needs it."""
+        """The callback for each token; None where no text is needed before the end."""
         return self._take if self.params.stop or self._on_delta is not None else None
 
     def done(self) -> bool:
-        """Is there a result?"""
+        """Whether the result is there."""
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> RequestOutput | None:
-        """The result, or None when it is not there in time."""
+        """Wait for the result up to `timeout` seconds; None when it is not there by then."""
         self._event.wait(timeout)
         return self._result
 
     def finish(self, request: Request) -> None:
-        """Give the result of a finished request."""
+        """Set the result of a request that has finished."""
         for sequence in request.sequences:
             if sequence.index not in self._closed:
                 self._close(sequence)
@@ -93,7 +94,7 @@ class Job:
         )
 
     def fail(self, error: Exception, reason: str = FinishReason.ERROR) -> None:
-        """Give the result of a request that could not be queued, or whose engine has stopped."""
+        """Set the result of a request that could not be queued, or whose engine has stopped."""
         text = (
             str(error) if isinstance(error, DeepInferError) else f"{type(error).__name__}: {error}"
         )
@@ -103,7 +104,7 @@ class Job:
         self._give(output)
 
     def _take(self, sequence: Sequence) -> None:
-        """A sequence got a token: extend its text, stop it at a stop string, send a delta."""
+        """Add the new token to the sequence's text, look for stop strings, send a delta."""
         stream = self._stream(sequence)
         text = "" if self._is_stop(sequence) else self._push(stream, sequence)
         if stream.stopped is not None:
@@ -118,7 +119,7 @@ class Job:
         return stream.push(int(sequence.output[-1]), may_stop)
 
     def _is_stop(self, sequence: Sequence) -> bool:
-        """Is the last token a stop id that the text leaves out?"""
+        """Whether the last token is a stop id that is left out of the text."""
         return (
             sequence.finish_reason == FinishReason.STOP
             and isinstance(sequence.stop_reason, int)
@@ -138,7 +139,7 @@ class Job:
         return stream
 
     def _close(self, sequence: Sequence, text: str = "") -> None:
-        """Complete the text of a finished sequence, and send its last delta."""
+        """Complete the text of a finished sequence and send its last delta."""
         stream = self._stream(sequence)
         if self.on_token is None:
             shown = sequence.output[:-1] if self._is_stop(sequence) else sequence.output
@@ -173,7 +174,7 @@ class Job:
             self._guarded(self._on_done, output)
 
     def _guarded(self, callback: Callable[[Any], None], value: Any) -> None:
-        """A caller's callback; what it raises is logged and harms no request."""
+        """Call a callback of the user; an exception of it is logged and ends no request."""
         try:
             callback(value)
         except Exception:

@@ -44,7 +44,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class RequestHandle:
-    """A submitted request."""
+    """A request that was submitted: wait for its result, or abort it."""
 
     def __init__(self, job: Job, loop: EngineLoop) -> None:
         self._job = job
@@ -52,17 +52,18 @@ class RequestHandle:
 
     @property
     def request_id(self) -> str:
-        """Its id."""
+        """The id of the request."""
         return self._job.request_id
 
     def done(self) -> bool:
-        """Is there a result?"""
+        """Whether the result is there."""
         return self._job.done()
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait for the result; TimeoutError when it is not there within `timeout` seconds.
 
-        UsageError in a callback: it would wait for the thread that it holds.
+        UsageError when called in a callback of a request: callbacks run in the engine's thread, so
+        the result could never come.
         """
         if not self._job.done():
             self._loop.refuse_wait()
@@ -72,19 +73,18 @@ class RequestHandle:
         return output
 
     def abort(self) -> None:
-        """End it with what it has; its result comes with finish_reason "abort"."""
+        """End the request; its result has the tokens so far and finish_reason "abort"."""
         self._loop.abort_job(self._job)
 
 
 class LLM:
     """A checkpoint on a backend, for use from any thread and any event loop.
 
-    model: directory or Hub id; None: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint,
-        which the package holds.
-    accelerator and mode choose the backend as DEEPINFER_ACCELERATOR and --mode do. strict: an
-    operator that the backend does not run itself is an error (DEEPINFER_STRICT_OPERATORS).
-    allow_null: accept a backend that computes nothing. progress: bars on stderr while loading.
-    options: fields of `EngineOptions`, by name. Errors: the family of `deepinfer.errors`.
+    model: directory or Hub id; None: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint of the
+    package. accelerator, mode: choose the backend, as DEEPINFER_ACCELERATOR and --mode do. strict:
+    an operator that the backend does not run itself is an error; None: DEEPINFER_STRICT_OPERATORS.
+    allow_null: accept a backend that computes nothing. progress: show bars on stderr while loading.
+    options: fields of `EngineOptions`, by name. Errors: subclasses of DeepInferError.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LLM:
 
     @classmethod
     def of(cls, engine: Engine) -> LLM:
-        """The text interface of an engine that is open already, which `close` closes."""
+        """An `LLM` on an engine that is open already. `LLM.close` closes that engine too."""
         llm = cls.__new__(cls)
         llm._start(engine)
         return llm
@@ -143,9 +143,9 @@ class LLM:
         use_tqdm: bool = True,
         multi_modal_data: object = None,
     ) -> list[RequestOutput]:
-        """One result per prompt, in order, whatever becomes of it.
+        """Answer prompts; returns one result per prompt, in the order of the prompts.
 
-        prompts: a text, token ids, a chat, or a list of such. use_tqdm: a progress bar where
+        prompts: a text, token ids, a chat, or a list of these. use_tqdm: show a progress bar where
         stderr is a terminal. A prompt that is wrong fails alone: its result says why.
         """
         if multi_modal_data is not None:
@@ -175,10 +175,10 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
     ) -> Iterator[RequestDelta]:
-        """The deltas of one request as they come, from the first `next` on; to stop reading
-        aborts it.
+        """Yield the deltas of one request as they come.
 
-        A request that fails ends with a delta that has finish_reason "error" and says why.
+        The request is submitted by the first `next`. Closing the iterator early aborts it. If it
+        fails, the last delta has finish_reason "error" and says why.
         """
         self._loop.refuse_wait()
         deltas: queue.SimpleQueue[RequestDelta | None] = queue.SimpleQueue()
@@ -198,7 +198,7 @@ class LLM:
         prompt_token_ids: Sequence[Sequence[int]] | None = None,
         multi_modal_data: object = None,
     ) -> list[RequestOutput]:
-        """`generate` without blocking the event loop; to cancel it aborts its requests."""
+        """`generate` without blocking the event loop; cancelling the call aborts its requests."""
         if multi_modal_data is not None:
             raise NotBuiltYetError("multi_modal_data is given: images are not built yet")
         listed = prompt_list(prompts, prompt_token_ids)
@@ -222,7 +222,7 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
     ) -> AsyncIterator[RequestDelta]:
-        """`stream` for an event loop."""
+        """`stream` without blocking the event loop."""
         loop = asyncio.get_running_loop()
         deltas: asyncio.Queue[RequestDelta | None] = asyncio.Queue()
 
@@ -244,8 +244,11 @@ class LLM:
         on_delta: OnDelta | None = None,
         on_done: OnDone | None = None,
     ) -> RequestHandle:
-        """Queue a request and go on. on_delta and on_done are called in the engine's thread: they
-        must be quick, and what they raise is logged. UsageError when closed."""
+        """Queue a request and return at once.
+
+        on_delta and on_done are called in the engine's thread, so they must be quick; an exception
+        of theirs is logged. UsageError when the `LLM` is closed.
+        """
         return self._submit(prompt, sampling_params, request_id, on_delta, on_done)
 
     def _submit(
@@ -274,19 +277,19 @@ class LLM:
         return RequestHandle(job, self._loop)
 
     def abort(self, request_id: str) -> None:
-        """End a request with what it has; nothing happens where there is no such request."""
+        """End a request; it keeps its tokens so far. An unknown id is ignored."""
         self._loop.abort(request_id)
 
     def stats(self) -> EngineStats:
-        """What the engine is doing and has done."""
+        """The counters and gauges of the engine."""
         return self.engine.stats()
 
     def get_tokenizer(self) -> Tokenizer:
-        """The checkpoint's tokenizer."""
+        """The tokenizer of the checkpoint."""
         return self.engine.runner.tokenizer
 
     def close(self) -> None:
-        """Abort what runs, end the engine's thread and let go of the checkpoint."""
+        """Abort all requests, end the engine's thread and close the checkpoint."""
         self._loop.close()
 
     def __enter__(self) -> LLM:
@@ -302,7 +305,10 @@ class LLM:
 
 
 def _selected(accelerator: str | None, mode: str | None) -> Selected:
-    """The backend for this process; a mode that needs other variables at start is refused."""
+    """The backend of this process.
+
+    UsageError for a mode that needs environment variables which this process was not started with.
+    """
     name = accelerator or environment.text(environment.ACCELERATOR)
     selected = select_backend(name, mode, environment.names(environment.SKIP_BACKENDS))
     wanted = selected.mode.environment.items()
@@ -316,7 +322,7 @@ def _selected(accelerator: str | None, mode: str | None) -> Selected:
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Run something in an event loop from the engine's thread; a closed loop wants nothing."""
+    """Have an event loop call something, from the engine's thread; a closed loop is ignored."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""`EngineLoop`: the thread that owns an `Engine` and steps it while there is work.
+"""`EngineLoop`: the thread that steps an `Engine` while there is work.
 
-Everyone else talks to it through a queue of commands, so any number of threads and event loops may
-use one engine. It starts with the first command and ends with `close`.
+Only this thread touches the engine. All others put commands into a queue, so any number of threads
+and event loops may use one engine. The thread starts with the first command and ends with `close`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """Runs jobs on an engine. A loop that dies fails all its jobs with what ended it."""
+    """Runs jobs on an engine. If the thread dies of an error, all its jobs fail with that error."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -33,7 +33,7 @@ class EngineLoop:
         self._error: BaseException | None = None
 
     def refuse_wait(self) -> None:
-        """UsageError in the engine's thread: whoever waits for a request there waits for ever."""
+        """UsageError in the engine's thread, where waiting for a request would never end."""
         if threading.current_thread() is self._thread:
             raise UsageError(
                 "a callback cannot wait for a request: it holds the engine's thread; use submit "
@@ -41,15 +41,15 @@ class EngineLoop:
             )
 
     def submit(self, job: Job) -> None:
-        """Queue a job; its result comes whatever happens. UsageError once closed."""
+        """Queue a job; it gets a result in every case. UsageError after `close`."""
         self._send(lambda: self._add(job))
 
     def abort(self, request_id: str) -> None:
-        """End a request with what it has; nothing happens where there is no such request."""
+        """End a request; it keeps its tokens so far. An unknown id is ignored."""
         self._send_abort(lambda: self._abort(request_id))
 
     def abort_job(self, job: Job) -> None:
-        """End this very job: another one may have been refused for having the same id."""
+        """End this job, and no other job that was submitted with the same id."""
 
         def command() -> None:
             if self._jobs.get(job.request_id) is job:
@@ -62,10 +62,10 @@ class EngineLoop:
         try:
             self._send(command)
         except DeepInferError:
-            return  # closed or dead: every request has its result already
+            return  # the thread has ended, and every request has its result
 
     def close(self) -> None:
-        """Abort everything and end the thread; may be called again."""
+        """Abort all requests and end the thread; may be called again."""
         with self._lock:
             self._closing = True
             thread = self._thread
@@ -109,7 +109,7 @@ class EngineLoop:
             self.engine.close()
 
     def _obey(self) -> None:
-        """Carry out the commands that are there; wait for one where there is nothing else to do."""
+        """Carry out all queued commands; without other work, wait for the next command."""
         while not self._closing:
             try:
                 command = self._commands.get(block=not self.engine.has_work)
@@ -122,7 +122,7 @@ class EngineLoop:
             self.engine.add(job.ids, job.params, job.request_id, job.on_token)
         except PromptTooLongError as error:
             job.fail(error, FinishReason.TOO_LONG)
-        except Exception as error:  # whatever is wrong with a request, it is that request's alone
+        except Exception as error:  # it concerns this request alone
             job.fail(error)
         else:
             self._jobs[job.request_id] = job
@@ -144,7 +144,7 @@ class EngineLoop:
         self._jobs.clear()
 
     def _refuse_rest(self) -> None:
-        """Answer the jobs whose commands were not obeyed any more."""
+        """Fail the jobs that were still in the queue when the thread ended."""
         while True:
             try:
                 command = self._commands.get(block=False)

@@ -1,4 +1,4 @@
-"""`open_engine`: the way from a checkpoint and a backend to an engine that takes requests."""
+"""`open_engine`: opens a checkpoint on a backend and makes the engine that serves it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def open_engine(
 ) -> Engine:
     """An engine of a checkpoint on a backend; `close` it, or use it as a context manager.
 
-    model: directory or Hub id; None: what `default_checkpoint` gives. revision: of a Hub id.
-    strict: an operator that the backend does not run itself is an error; None:
-    DEEPINFER_STRICT_OPERATORS. allow_null: see `refuse_null`. observed: the settings that act on
-    the process (statistics line, garbage collection by steps, profiling endpoint) have their
-    effect. progress: bars on stderr while loading. settings: the environment's by default. layout:
-    cache geometry other than the canonical one. on_checkpoint is called with the open checkpoint
+    model: directory or Hub id; None: `default_checkpoint`. revision: of a Hub id. strict: an
+    operator that the backend does not run itself is an error; None: DEEPINFER_STRICT_OPERATORS.
+    allow_null: see `refuse_null`. observed: the engine logs the statistics line, collects Python's
+    garbage by steps and serves the profiling endpoint, as far as the settings ask for it. progress:
+    show bars on stderr while loading. settings: by default those of the environment. layout: a
+    cache geometry other than the canonical one. on_checkpoint: called with the open checkpoint
     before anything is loaded from it.
 
-    Errors: the family of `deepinfer.errors`. Options that the model cannot have are refused before
+    Errors: subclasses of DeepInferError. Options that do not fit the model are refused before
     anything is loaded.
     """
     refuse_null(selected, allow_null)
@@ -72,5 +72,5 @@ def open_engine(
 
 
 def default_checkpoint() -> str | Path:
-    """What is loaded where nothing is named: DEEPINFER_HF_MODEL_DIR, else the nano checkpoint."""
+    """The checkpoint to use where none is named: DEEPINFER_HF_MODEL_DIR, else the nano one."""
     return environment.text(environment.MODEL_DIRECTORY) or nano_checkpoint()

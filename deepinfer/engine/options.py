@@ -1,4 +1,4 @@
-"""`EngineOptions`: what a user can choose about an engine, validated in one place.
+"""`EngineOptions`: the options of an engine, checked when they are made.
 
 Names are those of the vendor's engine and of vLLM. Source: engine specification, section 1.4.
 """
@@ -29,7 +29,7 @@ _PARALLEL = {
     "engine_rank": ("more than one engine rank", (0,)),
     "engine_group_rank": ("more than one engine group", (0,)),
 }
-"""Sizes of features that are not built: what they are of, and the values that ask for nothing."""
+"""Options of features that are not built yet: the feature, and the values allowed until then."""
 
 _HINTS = {
     "decode_sequence": "results carry both: use their .text or .token_ids",
@@ -45,32 +45,35 @@ _HINTS = {
     "enable_chunked_prefill": "use chunked_prefill",
     "num_gpu_blocks_override": "use num_blocks",
 }
-"""What to use instead of names that other engines have."""
+"""Options of other engines that do not exist here, and what to do instead."""
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """Options of one engine.
 
-    numerics: "auto" (INFER where the checkpoint asks for dynamic activation quantisation, else
-    REF), "ref" or "infer". compute: "bf16", or "fp32" and "fp64" for debugging. cache_dtype: "fp4",
-    the published entries, or "bf16", main and index entries in bfloat16, to compare with: on the
-    reference backend only, in more memory, and never exported.
+    numerics: "ref", "infer" or "auto", which is INFER where the checkpoint asks for dynamic
+    activation quantisation, else REF. compute: "bf16", or "fp32" and "fp64" for debugging.
+    cache_dtype: "fp4", the published format of entries, or "bf16", which keeps main and index
+    entries in bfloat16. "bf16" serves comparisons: only the reference backend has it, it takes more
+    memory, and such a cache cannot be exported.
 
-    max_model_len: tokens per sequence, prompt and output; None: the model's limit, or what the
-    memory holds. max_num_batched_tokens: rows per step; None: 2048, or more where max_num_seqs
-    or, without chunked prefill, max_model_len is more. max_num_seqs: sequences that run at the
-    same time. chunked_prefill: prompts longer than a step are computed in pieces; False refuses
-    them. lookahead_tokens: no piece but the last is shorter than this. stop_preempted_request: end
-    a preempted request instead of computing it again.
+    max_model_len: the most tokens of a sequence, prompt and output together; None: the model's
+    limit, or less where the memory does not hold as much. max_num_batched_tokens: the most rows of
+    a step; None: 2048, or more where max_num_seqs, or a whole prompt without chunked prefill, needs
+    it. max_num_seqs: the most sequences that run at the same time. chunked_prefill: a prompt longer
+    than a step is computed in chunks; False refuses it. lookahead_tokens: the fewest rows of any
+    chunk but a prompt's last. stop_preempted_request: end a preempted request instead of computing
+    it again.
 
-    num_blocks: context blocks of 128 tokens; None: what fits into gpu_memory_utilization, the
-    share of the device's memory that weights and cache may take, and never more than
-    max_num_seqs sequences of max_model_len need. tokens_per_block: 128, or -1 for the same.
+    num_blocks: context blocks of 128 tokens; None: as many as fit into gpu_memory_utilization, the
+    share of the device's memory for weights and cache, but no more than max_num_seqs sequences of
+    max_model_len need. tokens_per_block: 128, or -1 for the same.
 
-    seed: makes the seeds of requests that bring none repeatable; None draws them. load_format:
-    "auto". disable_log_stats: no statistics line. steps_in_flight: 0; a step that runs while the
-    next one is planned is not built yet, nor is any of the parallel sizes and ranks.
+    seed: requests without a seed get repeatable ones derived from it; None: random ones.
+    load_format: "auto". disable_log_stats: no statistics line. steps_in_flight: 0; running a step
+    while the next one is planned is not built yet. The parallel sizes and ranks allow only one
+    device, since parallelism is not built yet.
     """
 
     numerics: str = "auto"
@@ -131,7 +134,7 @@ class EngineOptions:
         self._check_not_built()
 
     def _check_not_built(self) -> None:
-        """NotBuiltYetError for a value that asks for a missing feature."""
+        """NotBuiltYetError for a value that asks for a feature which is not built."""
         for name, (feature, nothing) in _PARALLEL.items():
             value = getattr(self, name)
             _integer(name, value, min(nothing))
@@ -160,7 +163,7 @@ class EngineOptions:
 
     @classmethod
     def from_names(cls, options: dict[str, Any]) -> EngineOptions:
-        """Options by name; UsageError for a name that is none, with what to use instead."""
+        """Options by name. UsageError for an unknown name, with what to use instead."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in options:
             if name in known:
@@ -175,11 +178,11 @@ class EngineOptions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Compute precision."""
+        """The dtype of activations."""
         return COMPUTE_DTYPES[self.compute]
 
     def numerics_for(self, config: ModelConfig) -> Numerics:
-        """The numeric mode for a checkpoint."""
+        """The numeric mode that a checkpoint runs in under these options."""
         if self.numerics != "auto":
             return Numerics(self.numerics)
         quantisation = config.quantization
@@ -187,7 +190,10 @@ class EngineOptions:
         return Numerics.INFER if dynamic else Numerics.REF
 
     def model_len(self, config: ModelConfig) -> int:
-        """Tokens per sequence as far as the model decides; UsageError beyond its positions."""
+        """The most tokens of a sequence, by the options and the model, whatever the memory holds.
+
+        UsageError for a max_model_len beyond the positions of the model.
+        """
         limit = config.text.max_position_embeddings
         if self.max_model_len is not None and self.max_model_len > limit:
             raise UsageError(
@@ -197,7 +203,7 @@ class EngineOptions:
         return self.max_model_len or limit
 
     def batched_tokens(self, config: ModelConfig) -> int:
-        """Rows per step."""
+        """The most rows of a step."""
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         rows = max(DEFAULT_BATCHED_TOKENS, self.max_num_seqs, self.lookahead_tokens)

@@ -1,4 +1,4 @@
-"""What a request gives back: one `RequestOutput` each, or `RequestDelta`s while it runs."""
+"""What a request returns: one `RequestOutput` at its end, and `RequestDelta`s while it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from deepinfer.engine.request import Request, Sequence, TokenLogprobs
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """One answer. index: which of the n samples.
+    """One sample of a request. index: its number among the n samples.
 
     finish_reason: stop, length, abort, error, insufficient_system_resource or
-    prompt_length_exceeded. stop_reason: the stop string or token id that ended it, None where it
-    was the end-of-sentence token. token_ids hold what was generated, the token that ended it
-    included; text leaves special tokens and, unless include_stop asks for it, the stop out.
+    prompt_length_exceeded. stop_reason: the stop string or stop id that ended it; None for the
+    end-of-sentence token. token_ids: all generated tokens, the one that ended it included. text:
+    the decoded tokens without special tokens, and without the stop unless include_stop is set.
     """
 
     index: int
@@ -29,7 +29,7 @@ class CompletionOutput:
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """Sum of the processed log-probabilities; None where they were not asked for."""
+        """The sum of the processed log-probabilities; None where they were not asked for."""
         if self.logprobs is None:
             return None
         return sum(token.processed for token in self.logprobs)
@@ -37,11 +37,11 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestMetrics:
-    """Seconds and counts of one request.
+    """Times of one request in seconds, and its token counts.
 
-    arrival_time: when it was queued, since the epoch. queue_time: until it was first scheduled.
-    time_to_first_token: from its arrival to its first token. inter_token_latency: mean between
-    tokens of a sample. total: from arrival to its end. Times that were not reached are None.
+    arrival_time: when it was queued, since the epoch. queue_time: from arrival to its first row.
+    time_to_first_token: from arrival to the first token. inter_token_latency: the mean time between
+    two tokens of a sample. total: from arrival to the end. None: the request did not get there.
     """
 
     arrival_time: float | None = None
@@ -54,7 +54,7 @@ class RequestMetrics:
 
     @classmethod
     def of(cls, request: Request) -> RequestMetrics:
-        """The metrics of a finished request."""
+        """Measure a finished request."""
         firsts = [s.first_token_at for s in request.sequences if s.first_token_at]
         ends = [s.finished_at for s in request.sequences if s.finished_at]
         gaps = [
@@ -76,10 +76,11 @@ class RequestMetrics:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """The result of one request, whatever became of it.
+    """The result of one request, of a failed one too.
 
-    prompt: the text, where it was one. prompt_logprobs: of every prompt token, None for the first.
-    error: why it failed, "" where it did not. The properties are those of the first sample.
+    prompt: the prompt if it was a text. prompt_logprobs: one entry per prompt token, None for the
+    first, which nothing predicts. error: why the request failed, "" if it did not. The properties
+    are those of the first sample.
     """
 
     request_id: str
@@ -93,31 +94,27 @@ class RequestOutput:
 
     @property
     def text(self) -> str:
-        """Text of the first sample."""
         return self.outputs[0].text
 
     @property
     def token_ids(self) -> list[int]:
-        """Token ids of the first sample."""
         return self.outputs[0].token_ids
 
     @property
     def finish_reason(self) -> str:
-        """Why the first sample ended."""
         return self.outputs[0].finish_reason
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
-        """Log-probabilities of the first sample's tokens."""
         return self.outputs[0].logprobs
 
 
 @dataclass(frozen=True)
 class RequestDelta:
-    """What one step added to one sample of a request.
+    """The text and the tokens that were added to one sample since its last delta.
 
-    The texts of a sample's deltas concatenate to its text, and so do its token ids. finish_reason
-    is "" while it runs; the last delta has it, and `error` where it failed.
+    All texts of a sample, concatenated, are the text of its result; so are the token ids.
+    finish_reason is "" in all deltas but the last, which also has `error` if the sample failed.
     """
 
     request_id: str
@@ -131,7 +128,7 @@ class RequestDelta:
 
 
 def completion_of(sequence: Sequence, text: str) -> CompletionOutput:
-    """The answer of a finished sequence."""
+    """The result of a finished sequence, whose decoded text is `text`."""
     return CompletionOutput(
         index=sequence.index,
         text=text,

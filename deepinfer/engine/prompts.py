@@ -19,16 +19,17 @@ Prompt = str | Sequence[int] | Chat
 
 
 class Encoded(NamedTuple):
-    """A prompt as the engine takes it. text: where it was one."""
+    """A prompt as token ids. text: the prompt if it was a text, else None."""
 
     ids: list[int]
     text: str | None
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Any) -> Encoded:
-    """Ids of a prompt: a text (with the beginning-of-sentence token in front), ids, or a chat.
+    """Token ids of a prompt: a text, token ids, or a chat.
 
-    Errors: RequestError for anything else; those of `encode_chat` for a chat.
+    A text gets the beginning-of-sentence token in front. Errors: RequestError for anything else,
+    and the errors of `encode_chat`.
     """
     if isinstance(prompt, str):
         return Encoded(tokenizer.encode(prompt, add_bos=True), prompt)
@@ -49,7 +50,7 @@ def _refuse(prompt: object) -> Any:
 
 
 def prompt_list(prompts: Any, prompt_token_ids: Any) -> list[Any]:
-    """The prompts of one call; UsageError for none, and for two lists of different lengths."""
+    """The prompts of one call as a list; UsageError without any, or for lists of unequal length."""
     if prompts is None and prompt_token_ids is None:
         raise UsageError("neither prompts nor prompt_token_ids is given; give one of them")
     if isinstance(prompts, np.ndarray) and prompts.ndim == 2:
@@ -77,12 +78,12 @@ def prompt_list(prompts: Any, prompt_token_ids: Any) -> list[Any]:
 
 
 def _is_single(prompts: Sequence[Any]) -> bool:
-    """Is this one prompt (ids, or a chat) and no list of them?"""
+    """Whether this is one prompt (token ids, or a chat) rather than a list of prompts."""
     return isinstance(prompts[0], int | np.integer | Mapping) and not isinstance(prompts[0], bool)
 
 
 def check_request_id(request_id: object) -> str:
-    """An id that a caller gives; UsageError for one that the engine could mistake."""
+    """Check the id that a user gives a request; UsageError for one like those made here."""
     if not isinstance(request_id, str) or not request_id:
         raise UsageError(f"request_id is {request_id!r}; allowed: a string that is not empty")
     if _OWN_ID.fullmatch(request_id):
@@ -94,7 +95,11 @@ def check_request_id(request_id: object) -> str:
 
 
 def params_list(params: Any, count: int) -> list[SamplingParams]:
-    """One `SamplingParams` per prompt, from one for all or a list; UsageError otherwise."""
+    """Sampling parameters for each of `count` prompts.
+
+    params: one for all prompts, a list with one for each, or None for the defaults. UsageError for
+    anything else.
+    """
     if params is None:
         return [SamplingParams()] * count
     if isinstance(params, SamplingParams):

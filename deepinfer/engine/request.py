@@ -1,4 +1,4 @@
-"""`Request` and `Sequence`: what was asked, and each running answer to it."""
+"""`Request` and `Sequence`: a prompt with its parameters, and each sample that answers it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from deepinfer.engine.sampling_params import SamplingParams
 from deepinfer.engine.sequence_table import SequenceTable
 
 OnLogits = Callable[["Sequence", int, Tensor], None]
-"""Called with a sequence, a position and logits [m, V]: of the rows at that position and after."""
+"""Called with a sequence, a position, and the logits [m, V] of m rows from that position on."""
 
 
 class Status(Enum):
-    """Where a sequence stands. PLANNED: a further sample, until the prompt is computed."""
+    """State of a sequence. PLANNED: a further sample of a prompt that is not computed yet."""
 
     PLANNED = "planned"
     WAITING = "waiting"
@@ -30,7 +30,7 @@ class Status(Enum):
 
 
 class FinishReason:
-    """Words of `finish_reason`, the vendor engine's where it has them."""
+    """Values of `finish_reason`; names are the vendor engine's where it has them."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -44,9 +44,10 @@ class FinishReason:
 class TokenLogprobs:
     """Log-probabilities of one generated token.
 
-    processed: under the distribution it was drawn from; raw: under the model's own, temperature 1.
-    top: the most probable tokens of the raw distribution, by id. sum_smaller_probs: probability of
-    all tokens up to this one in ascending order, under DEEPINFER_COMPUTE_SUM_SMALLER_PROBS.
+    raw: in the model's own distribution, at temperature 1. processed: in the distribution that the
+    token was drawn from. top: the most probable tokens of the raw distribution, log-probability by
+    id. sum_smaller_probs: the total probability of this token and all less probable ones; only with
+    DEEPINFER_COMPUTE_SUM_SMALLER_PROBS.
     """
 
     raw: float
@@ -56,11 +57,11 @@ class TokenLogprobs:
 
 
 class Sequence:
-    """One answer: a prompt and what was generated after it.
+    """One sample of a request: the prompt and what was generated after it.
 
-    error says why it ended without or before its last token; exception is what a step raised.
-    last_token_at: when it got its last token before a preemption. captured: positions whose logits
-    were given to the request's on_logits.
+    error: why it failed, "" if it did not. exception: what a step or a callback raised.
+    last_token_at: when it got its latest token, noted at a preemption. captured: how many positions
+    have had their logits given to on_logits. Times are of `time.monotonic`.
 
     While it runs, its tokens stand in the `SequenceTable`; otherwise it keeps them itself.
     """
@@ -89,45 +90,45 @@ class Sequence:
 
     @property
     def tokens(self) -> npt.NDArray[np.integer]:
-        """Prompt and output [known]. A view while it runs: copy what must outlive a step."""
+        """Prompt and output [known]; a view while it runs, so copy what must outlive a step."""
         if self._table is None:
             return self._tokens
         return self._table.tokens_of(self.slot)
 
     @property
     def known(self) -> int:
-        """Tokens of prompt and output."""
+        """The number of tokens of prompt and output."""
         return len(self._tokens) if self._table is None else int(self._table.known[self.slot])
 
     @property
     def slot(self) -> int:
-        """The slot in which it runs."""
+        """The slot in which the sequence runs."""
         assert self.cache is not None, "a sequence that does not run has no slot"
         return self.cache.slot
 
     @property
     def finished(self) -> bool:
-        """Has it ended, for whatever reason?"""
+        """Whether the sequence has ended, for whatever reason."""
         return self.status is Status.FINISHED
 
     @property
     def output_length(self) -> int:
-        """Generated tokens."""
+        """The number of generated tokens."""
         return self.known - self.prompt_length
 
     @property
     def output(self) -> npt.NDArray[np.integer]:
-        """Generated tokens [output_length]. A view while it runs, like `tokens`."""
+        """The generated tokens [output_length]; a view while it runs, like `tokens`."""
         return self.tokens[self.prompt_length :]
 
     @property
     def is_full(self) -> bool:
-        """Has it as many tokens as its request or the engine allows? It runs."""
+        """Whether a running sequence has as many tokens as its request and the engine allow."""
         assert self._table is not None
         return bool(self._table.known[self.slot] >= self._table.stop_at[self.slot])
 
     def enter(self, table: SequenceTable) -> None:
-        """Start to run in the slot of its cache."""
+        """Start to run in the slot of its cache, and move the tokens into the table."""
         params = self.request.params
         table.enter(
             self.slot,
@@ -141,31 +142,31 @@ class Sequence:
 
     @property
     def _is_watched(self) -> bool:
-        """Must every token be looked at?"""
+        """Whether each of its tokens may end it or must be reported."""
         return bool(self.request.params.stop_token_ids) or self.request.on_token is not None
 
     def got_first_token(self, now: float) -> None:
-        """Note the time of the first token [s, `time.monotonic`]; later ones may go unseen."""
+        """Note when the first token came; later tokens are looked at only if they must be."""
         assert self._table is not None
         self.first_token_at = now
         if not self._is_watched:
             self._table.unwatch(self.slot)
 
     def leave(self) -> None:
-        """Take the tokens along; the slot is free for another sequence."""
+        """Move the tokens out of the table, so that the slot can serve another sequence."""
         if self._table is not None:
             self._tokens = self._table.tokens_of(self.slot).copy()
             self._table = None
 
     def finish(self, reason: str, stop_reason: str | int | None = None) -> None:
-        """Mark it finished; its memory is taken back by the scheduler."""
+        """Mark the sequence finished. `Scheduler.release` frees its memory."""
         self.status = Status.FINISHED
         self.finish_reason = reason
         self.stop_reason = stop_reason
         self.finished_at = time.monotonic()
 
     def fail(self, error: BaseException) -> None:
-        """End it with what was raised."""
+        """End the sequence with an exception."""
         self.exception = error
         self.error = f"{type(error).__name__}: {error}"
         self.finish(FinishReason.ERROR)
@@ -173,11 +174,11 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt and its answers. number: order of arrival. Times are of `time.monotonic`.
+    """A prompt and the sequences that answer it. number: order of arrival.
 
-    prompt_logprobs: of prompt tokens 1.. in order, when asked for; the first token has none.
-    on_token is called with each sequence that got a token, and may call its `finish`. on_logits is
-    called with the logits of every row that is computed, once for each position.
+    arrival, scheduled_at: of `time.monotonic`. prompt_logprobs: of the prompt's tokens from the
+    second on, where asked for. on_token: called with a sequence after each of its tokens; it may
+    call `Sequence.finish`. on_logits: called with the logits of every row, each position once.
     """
 
     request_id: str
@@ -193,5 +194,5 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """All sequences have finished."""
+        """Whether all sequences have finished."""
         return all(sequence.finished for sequence in self.sequences)

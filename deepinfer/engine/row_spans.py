@@ -1,7 +1,7 @@
-"""Rows of a step whose logits are asked for beside the draw.
+"""Rows of a step whose logits are needed for something else than drawing a token.
 
-Those are rows that predict prompt tokens whose log-probabilities are wanted, and rows of requests
-that take the logits themselves.
+These are rows that predict prompt tokens, for requests with prompt_logprobs, and all rows of
+requests with on_logits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from deepinfer.engine.scheduler import ScheduledStep
 
 
 class RowSpan(NamedTuple):
-    """Positions first..last-1 of a sequence.
+    """The rows of positions first..last-1 of a sequence.
 
-    shift: the row of position p has number p + shift in the step's batch.
+    shift: the row of position p is row p + shift of the batch.
     """
 
     sequence: Sequence
@@ -25,9 +25,9 @@ class RowSpan(NamedTuple):
 
 
 def prompt_spans(step: ScheduledStep) -> list[RowSpan]:
-    """The rows whose next token is one of the prompt, asked for and not described yet.
+    """Rows that predict prompt tokens whose log-probabilities are wanted and not there yet.
 
-    A prompt that is computed again after preemption, or by further samples, is described once.
+    A prompt that is computed again, after a preemption or by a further sample, has no such rows.
     """
     if step.rows.only_draws:
         return []
@@ -44,7 +44,7 @@ def prompt_spans(step: ScheduledStep) -> list[RowSpan]:
 
 
 def captured_spans(step: ScheduledStep) -> list[RowSpan]:
-    """The rows of requests with on_logits whose logits were not given to it yet."""
+    """Rows of requests with on_logits whose logits it was not called with yet."""
     return [
         span._replace(first=max(span.first, span.sequence.captured))
         for span in _spans(step)

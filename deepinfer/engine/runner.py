@@ -1,7 +1,7 @@
 """`ModelRunner`: a checkpoint on a backend, with the cache memory of its sequences.
 
-It builds the batch of a step, runs the layers over it and gives logits of rows. What the rows are
-is the business of whoever calls it: an `Engine`, or several that take turns.
+It builds the batch of a step, runs the layers over it and computes logits of its rows. Which rows a
+step has is decided by the caller: an `Engine`, or several of them that take turns.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from deepinfer.text import Tokenizer, compressed_token_map
 class ModelRunner:
     """The text model of one checkpoint on one backend, and the memory that its rows use.
 
-    history: None for a model without Engram. cache and pools: who holds which cache memory, and
-    the memory itself.
+    history: None for a model without Engram. cache: which sequence holds which cache memory. pools:
+    that memory.
     """
 
     checkpoint: Checkpoint
@@ -81,12 +81,13 @@ class ModelRunner:
         layout: CacheLayout | None = None,
         settings: Settings | None = None,
     ) -> ModelRunner:
-        """Ask the backend for every call of the model, then read the weights.
+        """Ask the backend about every call of the model, then read the weights.
 
-        DeviceMemoryError where the device has too little memory for them, before any is read.
-        strict: a fallback is an error. layout: cache geometry other than the canonical one.
-        settings: the environment's by default. UnsupportedOperatorError for a cache_dtype that the
-        backend does not have.
+        strict: a call that the backend does not run itself is an error. layout: a cache geometry
+        other than the canonical one. settings: by default those of the environment.
+
+        DeviceMemoryError, before any weight is read, where the device has too little memory for
+        them. UnsupportedOperatorError for a cache_dtype that the backend does not have.
         """
         config = checkpoint.config
         if settings is None:
@@ -145,48 +146,51 @@ class ModelRunner:
 
     @property
     def config(self) -> ModelConfig:
-        """The checkpoint's configuration."""
+        """The configuration of the checkpoint."""
         return self.checkpoint.config
 
     @property
     def numerics(self) -> Numerics:
-        """The numeric mode that runs."""
+        """The numeric mode in which the model runs."""
         return self.backbone.numerics
 
     def new_table(self) -> SequenceTable:
-        """A table for the sequences of one engine."""
+        """An empty table for the sequences of one engine, with a row for every slot."""
         return SequenceTable(
             len(self.cache.length), self.sizes.max_model_len, self.config.eos_token_id
         )
 
     def build_batch(self, table: SequenceTable, rows: Rows) -> Batch:
-        """The batch of a step, whose cache memory is reserved."""
+        """The batch of a step, for whose rows the cache has reserved memory."""
         return self._batches.build_batch(table, rows, self.cache)
 
     def copy(self, copies: Copies) -> None:
-        """Carry out the copies of cache memory that a step needs before it runs."""
+        """Make the copies of cache memory that must be done before a step runs."""
         if copies:
             self.pools.copy(self.operators, copies)
 
     def run(self, batch: Batch) -> Residual:
-        """Run all layers over the rows; their entries are in the cache afterwards."""
+        """Run all layers over the rows of a batch and write their entries to the cache."""
         return self.backbone.run(batch, self.pools)
 
     def head(self, residual: Residual, rows: Int64Array | None) -> Tensor:
-        """Logits [M, V] of `rows` [M] of a step's batch, None for all of them."""
+        """Logits [M, V] of `rows` [M] of the batch that was run; None: of all rows."""
         chosen = None if rows is None else self.operators.tensor(rows, torch.int64)
         return self.backbone.head(residual, chosen)
 
 
 def call_limits(options: EngineOptions, config: ModelConfig) -> CallLimits:
-    """Bounds of the calls that an engine with these options makes."""
+    """Bounds of what varies between the calls of an engine with these options."""
     return CallLimits(
         options.batched_tokens(config), options.max_num_seqs, options.model_len(config)
     )
 
 
 def _check_cache(options: EngineOptions, selected: Selected) -> None:
-    """Only the reference has entries that are not the published ones."""
+    """UnsupportedOperatorError for entries of another format than the published one.
+
+    Only the reference backend has others.
+    """
     if options.cache_dtype != "fp4" and selected.spec.name != REFERENCE:
         raise UnsupportedOperatorError(
             f"cache_dtype is {options.cache_dtype!r} and the backend {selected.spec.name!r}, which "
@@ -196,7 +200,7 @@ def _check_cache(options: EngineOptions, selected: Selected) -> None:
 
 
 def _pad_token(settings: Settings, config: ModelConfig) -> int:
-    """The raw id in front of a sequence in Engram's n-grams."""
+    """The token id that stands before the start of a sequence in Engram's n-grams."""
     token = settings.optional_integer("DEEPINFER_ENGRAM_PAD_TOKEN")
     if token is None:
         return config.text.engram_pad_token_id

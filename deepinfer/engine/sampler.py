@@ -1,4 +1,4 @@
-"""`Sampler`: from the logits of a step to one token per sequence, with their log-probabilities.
+"""`Sampler`: draws one token per sequence from the logits of a step.
 
 Order: raw log-probabilities are taken from the unmodified logits; then the engine's blacklist, the
 request's allow and deny lists, the end-of-sentence ban, logit bias and penalties; then the engine's
@@ -24,16 +24,16 @@ from deepinfer.errors import UsageError
 from deepinfer.settings.settings import Settings
 
 FLOOR = -9999.0
-"""What -inf becomes in a returned log-probability."""
+"""The least log-probability that is returned; it stands for -inf."""
 
 
 @dataclass(frozen=True)
 class SamplingRules:
-    """What an engine imposes on every request.
+    """Sampling rules of an engine, which hold for every request.
 
-    blacklist: ids that are never drawn. force_top_k: only the k highest logits count, 0 is off.
-    sum_smaller_probs: every token reports its log-probabilities and the mass of what is less
-    probable.
+    blacklist: ids that are never drawn. force_top_k: only the k highest logits count; 0: all do.
+    sum_smaller_probs: every token reports its log-probabilities, with the total probability of the
+    less probable tokens.
     """
 
     blacklist: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class SamplingRules:
 
     @classmethod
     def from_settings(cls, settings: Settings, vocabulary: int) -> SamplingRules:
-        """The rules that the environment asks for; UsageError for ids outside the vocabulary."""
+        """The rules that the settings ask for; UsageError for ids outside the vocabulary."""
         ranges = settings.token_ranges("DEEPINFER_DECODE_TOKEN_BLACKLIST")
         blacklist = [token for first, last in ranges for token in range(first, last + 1)]
         if blacklist and blacklist[-1] >= vocabulary:
@@ -67,9 +67,10 @@ NO_RULES = SamplingRules()
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tokens of a step: ids [n] int64, -1 where a row had no distribution to draw from.
+    """The tokens of a step.
 
-    logprobs: of the rows for which they are asked, by place.
+    ids [n] int64: -1 where a row has no distribution to draw from. logprobs: by index into ids, of
+    the tokens for which they are asked.
     """
 
     ids: npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class Drawn:
 
 
 class Sampler:
-    """Parameters of the running sequences in columns by slot, and the operators that draw."""
+    """Draws tokens with operators; keeps the parameters of running sequences in arrays by slot."""
 
     def __init__(
         self, operators: Contract, num_slots: int, eos_id: int, rules: SamplingRules = NO_RULES
@@ -95,7 +96,7 @@ class Sampler:
         self._drawn_last: tuple[npt.NDArray[np.int64], SamplingParameters, Tensor] | None = None
 
     def enter(self, sequence: Sequence) -> None:
-        """Take over the parameters of a sequence that starts to run in its slot."""
+        """Note the parameters of a sequence that starts to run in its slot."""
         slot, params = sequence.slot, sequence.request.params
         self._drawn_last = None
         with np.errstate(over="ignore", under="ignore"):  # an infinite temperature is uniform
@@ -113,9 +114,10 @@ class Sampler:
         rows: list[Sequence],
         positions: npt.NDArray[np.int64],
     ) -> Drawn:
-        """One token per row of logits [n, V]; slots [n] and rows say whose they are.
+        """Draw one token from each row of logits [n, V].
 
-        positions [n]: of the tokens that are drawn, counted from the start of the prompt.
+        slots [n], rows: slot and sequence of each row. positions [n]: the positions that the drawn
+        tokens get in their sequences, counted from the start of the prompt.
         """
         special = np.flatnonzero(self._special[slots]).tolist()
         wanted = [i for i in special if self._describes(rows[i].request.params)]
@@ -142,7 +144,7 @@ class Sampler:
         return Drawn(ids, logprobs)
 
     def _parameters(self, slots: npt.NDArray[np.int64]) -> tuple[SamplingParameters, Tensor]:
-        """Parameters and seeds of these slots, kept as long as the same sequences draw."""
+        """Parameters and seeds of these slots; cached while the same sequences draw."""
         if self._drawn_last is None or not np.array_equal(slots, self._drawn_last[0]):
             tensor = self.operators.tensor
             parameters = SamplingParameters(
@@ -156,11 +158,11 @@ class Sampler:
         return self._drawn_last[1], self._drawn_last[2]
 
     def _describes(self, params: SamplingParams) -> bool:
-        """Do tokens of such a request report their log-probabilities?"""
+        """Whether the tokens of a request with these parameters report their log-probabilities."""
         return params.wants_logprobs or self.rules.sum_smaller_probs
 
     def _adjusted(self, logits: Tensor, special: list[int], rows: list[Sequence]) -> Tensor:
-        """The logits that are processed: a copy where anything changes them."""
+        """The logits with lists, bans, bias and penalties applied; a copy if anything changes."""
         if self._blacklist is None and not special and not self.rules.force_top_k:
             return logits
         adjusted = logits.clone()
@@ -173,9 +175,9 @@ class Sampler:
         return adjusted
 
     def _highest(self, logits: Tensor) -> Tensor:
-        """The k highest logits of each row [n, V], ties to the lower id; -inf for all others.
+        """Set all but the k highest logits of each row [n, V] to -inf; equal ones go by id.
 
-        A row with NaN or +inf stays as it is, for the draw to refuse.
+        A row with NaN or +inf is left unchanged: nothing can be drawn from it.
         """
         best = self.operators.top_logprobs(logits, self.rules.force_top_k)
         kept = torch.full_like(logits, float("-inf"))
@@ -184,7 +186,7 @@ class Sampler:
         return torch.where(unsound, logits, kept)
 
     def raw_logprobs(self, logits: Tensor) -> Tensor:
-        """Log-probabilities [M, V] of the model itself: temperature 1, nothing filtered."""
+        """The model's own log-probabilities [M, V]: temperature 1 and no filter."""
         tensor, count = self.operators.tensor, len(logits)
         plain = SamplingParameters(
             tensor([1.0] * count, torch.float32),
@@ -201,10 +203,11 @@ class Sampler:
         count: int,
         processed: Tensor | None = None,
     ) -> list[TokenLogprobs]:
-        """Log-probabilities of `tokens` [M] and of the `count` best ones, of raw rows [M, V].
+        """Describe `tokens` [M] by rows of log-probabilities.
 
-        processed [M, V]: the distributions that they were drawn from; None for prompt tokens,
-        which were not drawn.
+        raw [M, V]: the model's own log-probabilities, of which the `count` highest are listed too.
+        processed [M, V]: those that the tokens were drawn from; None for prompt tokens, which were
+        not drawn.
         """
         best = self.operators.top_logprobs(raw, count)
         columns = self._ids(tokens.tolist())[:, None]
@@ -234,7 +237,7 @@ class Sampler:
         return self.operators.tensor(list(ids), torch.int64)
 
     def _adjust(self, row: Tensor, sequence: Sequence) -> None:
-        """Apply lists, bans, bias and penalties to one row of logits [V], in place."""
+        """Apply a request's lists, bans, bias and penalties to its row of logits [V], in place."""
         params = sequence.request.params
         if params.allowed_token_ids is not None:
             allowed = self._ids(params.allowed_token_ids)
@@ -269,16 +272,17 @@ class Sampler:
 
 
 def _forced(sequence: Sequence, token: int) -> int:
-    """The token that the request forces at this place, or the one that was drawn."""
+    """The token that golden_token_ids force at this place, or else the one that was drawn."""
     golden = sequence.request.params.golden_token_ids
     place = sequence.output_length
     return golden[place] if token >= 0 and place < len(golden) else token
 
 
 def _mass_below(processed: Tensor, columns: Tensor) -> Tensor:
-    """Probability of all tokens up to the chosen one in ascending order, itself included.
+    """The total probability [M] float64 of each chosen token and all less probable ones.
 
-    Ties by id. processed [M, V] log-probabilities, columns [M, 1] chosen ids: -> [M] float64.
+    processed [M, V]: log-probabilities. columns [M, 1]: ids of the chosen tokens. Of equally
+    probable tokens those with lower ids count as less probable.
     """
     probabilities = processed.double().exp()
     own = probabilities.gather(1, columns)
@@ -288,7 +292,7 @@ def _mass_below(processed: Tensor, columns: Tensor) -> Tensor:
 
 
 def nothing_to_draw(params: SamplingParams) -> str:
-    """Why a row had no distribution to draw from, and what to do."""
+    """The error message for a row that has no distribution to draw from."""
     message = (
         "the model returned NaN, +inf or no finite logit for this request; check the checkpoint, "
         "or use compute fp32 to find where it starts"

@@ -23,35 +23,35 @@ _HINTS = {
     "max_new_tokens": "use max_tokens",
     "do_sample": "use temperature, 0 takes the most probable token",
 }
-"""What to use instead of names that other engines have."""
+"""Parameters of other engines that do not exist here, and what to use instead."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """Sampling options of one request; names and ranges are the vendor engine's where it has them.
 
-    temperature: 0 takes the most probable token, else logits are divided by it. top_p in (0, 1].
-    top_k: -1 for no limit. min_p in [0, 1). max_tokens: output length cap, at least 1. min_tokens:
-    output tokens before which nothing may stop the sequence. seed: 64 bits, None draws one; sample
-    i of n uses seed + i. n: samples per prompt, which is computed once.
+    temperature: logits are divided by it; 0 takes the most probable token. top_p in (0, 1]. top_k:
+    -1 for no limit. min_p in [0, 1). max_tokens: the most output tokens, at least 1. min_tokens:
+    nothing stops the sequence before it has that many output tokens. seed: 64 bits; None: a random
+    one; sample i of n uses seed + i. n: samples of the prompt, which is computed once.
 
     ignore_eos: do not stop at the end-of-sentence token. stop: strings that end the text;
     include_stop keeps them in it. stop_token_ids: further ids that end it.
 
-    frequency_penalty and presence_penalty in [-2, 2] are taken from the logits of generated tokens,
-    per occurrence and once; repetition_penalty above 0 divides positive and multiplies negative
-    logits of tokens of prompt and output. logit_bias: added per id. allowed_token_ids: nothing else
-    is drawn. banned_token_ids: never drawn.
+    frequency_penalty, presence_penalty: in [-2, 2], subtracted from the logits of generated tokens,
+    the first once per occurrence, the second once. repetition_penalty: above 0; for tokens of
+    prompt and output, positive logits are divided by it and negative ones multiplied. logit_bias:
+    added to logits, by id. allowed_token_ids: only these are drawn. banned_token_ids: never drawn.
 
-    golden_token_ids: the ids that the first output tokens are forced to be (teacher forcing).
-    first_n_token_no_eos: output tokens before which the end-of-sentence token is not drawn.
+    golden_token_ids: the first output tokens are forced to be these (teacher forcing).
+    first_n_token_no_eos: the end-of-sentence token is not among that many first output tokens.
     skip_special_tokens: leave special tokens out of the text.
 
-    logprobs: return log-probabilities of output tokens, raw and processed. top_logprobs: and of
-    that many best tokens, 0 to 1000. prompt_logprobs: and of the prompt's tokens.
+    logprobs: return log-probabilities of output tokens, raw and processed. top_logprobs: also those
+    of that many best tokens, 0 to 1000. prompt_logprobs: also those of the prompt's tokens.
 
-    seq_seed is the vendor engine's name of seed, so_args that of structured output, which is not
-    built yet, and eos_id that of the end-of-sentence id, which is the checkpoint's.
+    Three names are the vendor engine's. seq_seed is read as seed. so_args asks for structured
+    output, which is not built yet. eos_id must be the end-of-sentence id of the checkpoint.
     """
 
     temperature: float = 1.0
@@ -84,7 +84,7 @@ class SamplingParams:
 
     @classmethod
     def from_names(cls, values: Mapping[str, Any]) -> SamplingParams:
-        """Parameters by name; RequestError for a name that is none, with the nearest one."""
+        """Parameters by name. RequestError for an unknown name, with the nearest known one."""
         return cls(**values)
 
     def __new__(cls, *args: object, **values: object) -> SamplingParams:
@@ -116,7 +116,7 @@ class SamplingParams:
         self._check_rest()
 
     def _take_vendor_names(self) -> None:
-        """Read seq_seed as seed; refuse what asks for something else than there is."""
+        """Read seq_seed as seed, and refuse other vendor names that ask for what is not there."""
         if self.seq_seed is not None:
             if self.seed is not None and self.seed != self.seq_seed:
                 raise RequestError(
@@ -136,7 +136,7 @@ class SamplingParams:
             )
 
     def _normalise(self) -> None:
-        """Lists become tuples, a single stop string a tuple of one."""
+        """Turn lists into tuples, and a single stop string into a tuple of one."""
         given: object = self.stop
         stop = (given,) if isinstance(given, str) else given
         if not isinstance(stop, list | tuple) or not all(isinstance(s, str) and s for s in stop):
@@ -180,7 +180,7 @@ class SamplingParams:
                 raise RequestError(f"{name} is {getattr(self, name)!r}; allowed: True or False")
 
     def check_vocabulary(self, size: int) -> None:
-        """RequestError when an id is outside a vocabulary of `size`."""
+        """RequestError when an id is outside a vocabulary of `size` tokens."""
         for name in (*_ID_LISTS, "allowed_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if not 0 <= token < size:
@@ -190,12 +190,12 @@ class SamplingParams:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Are log-probabilities of output tokens asked for?"""
+        """Whether log-probabilities of output tokens are asked for."""
         return self.logprobs or self.top_logprobs > 0
 
     @property
     def changes_logits(self) -> bool:
-        """Does anything but temperature and the filters change the distribution?"""
+        """Whether more than temperature, top-p, top-k and min-p changes the distribution."""
         return bool(
             self.min_tokens
             or self.frequency_penalty
@@ -213,7 +213,7 @@ def _number(name: str, value: Any, allowed: Callable[[Any], bool], rule: str) ->
     number = isinstance(value, Real) and not isinstance(value, bool)
     try:
         finite = number and math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
+    except OverflowError:  # an integer too large for a float
         finite = False
     if not finite or not allowed(value):
         raise RequestError(f"{name} is {value!r}; allowed: a finite number {rule}")

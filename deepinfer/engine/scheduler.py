@@ -1,10 +1,11 @@
-"""`Scheduler`: which rows of which sequences make the next step.
+"""`Scheduler`: decides which rows of which sequences the next step runs.
 
-Continuous batching: every running sequence gives its next row (or the next chunk of its prompt), in
-order of arrival, then waiting ones are admitted while tokens, slots and memory last. When memory is
-short the latest arrival is preempted: its memory is taken back and it is computed again later from
-its prompt and what it had generated. The earliest arrival is preempted only when it is alone and
-still does not fit, which ends it, so every step makes progress.
+This is continuous batching. In order of arrival, every running sequence gets its next row, or the
+next chunk of its prompt. Then waiting sequences are admitted while rows, slots and memory last.
+
+When memory is short, the latest arrival is preempted: its memory is freed, and it is computed again
+later from its prompt and the tokens it had generated. A sequence that runs alone and still does not
+fit is ended. So every step makes progress.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from deepinfer.engine.sequence_table import SequenceTable
 
 @dataclass(frozen=True)
 class ScheduledStep:
-    """The next step: sequences, their rows in the same order, and copies that come first."""
+    """A planned step.
+
+    sequences: those that run. rows: their rows, in the same order. copies: copies of cache memory
+    to make before the step runs.
+    """
 
     sequences: list[Sequence]
     rows: Rows
@@ -35,7 +40,7 @@ class ScheduledStep:
 
     @cached_property
     def drawing(self) -> list[Sequence]:
-        """The sequences that draw a token, as in `rows.drawing_slots`."""
+        """The sequences that draw a token, in the order of `rows.drawing_slots`."""
         if self.rows.all_draw:
             return self.sequences
         return [s for s, draws in zip(self.sequences, self.rows.draws, strict=True) if draws]
@@ -43,10 +48,10 @@ class ScheduledStep:
 
 @dataclass
 class Scheduler:
-    """Queues of sequences. `waiting` and `running` are in order of arrival.
+    """The waiting and the running sequences of an engine, both in order of arrival.
 
-    on_enter is called with every sequence that starts to run, on_preempt with every one that is
-    about to lose its memory, its cache open.
+    on_enter: called with a sequence that starts to run. on_preempt: called with a sequence that is
+    about to be preempted, while it still has its cache.
     """
 
     cache: CacheManager
@@ -65,25 +70,24 @@ class Scheduler:
 
     @property
     def limits(self) -> Limits:
-        """Bounds of a step."""
         return self.admission.limits
 
     @property
     def has_work(self) -> bool:
-        """Is any sequence waiting or running?"""
+        """Whether any sequence is waiting or running."""
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind all earlier arrivals."""
+        """Queue a sequence by its order of arrival."""
         sequence.status = Status.WAITING
         insort(self.waiting, sequence, key=_arrival)
 
     def can_enter(self) -> bool:
-        """Is there a place and a slot for one more running sequence?"""
+        """Whether max_num_seqs and the slots allow one more running sequence."""
         return len(self.running) < self.limits.max_num_seqs and self.cache.slots.can_allocate(1)
 
     def enter(self, sequence: Sequence) -> None:
-        """Take a sequence that has its cache into `running`."""
+        """Start to run a sequence that has its cache."""
         sequence.status = Status.RUNNING
         insort(self.running, sequence, key=_arrival)
         sequence.enter(self.table)
@@ -91,20 +95,19 @@ class Scheduler:
         self.on_enter(sequence)
 
     def take_ended(self) -> list[Sequence]:
-        """Sequences that were ended because no memory is left for them even alone."""
+        """The sequences that were ended since the last call, for want of memory."""
         ended, self._ended = self._ended, []
         return ended
 
     def schedule(self) -> ScheduledStep | None:
-        """The next step, with its memory reserved; None when nothing runs.
+        """Plan the next step and reserve its memory; None when no sequence can run.
 
-        When nothing runs although something waits, the first that waits has been ended:
-        `take_ended` has it.
+        When sequences wait and none can run, the first of them is ended; `take_ended` returns it.
         """
         preempted = self.num_preempted
         self._share_rows()
         copies = self._make_room()
-        if self.num_preempted == preempted:  # else it would come back at once, to be taken again
+        if self.num_preempted == preempted:  # else the preempted one would come back at once
             self._admit()
         slots, rows = self._active()
         if not len(slots):
@@ -122,7 +125,7 @@ class Scheduler:
         return ScheduledStep(sequences, Rows(slots, starts, stops, draws), copies)
 
     def release(self, sequences: Iterable[Sequence]) -> None:
-        """Take back the memory of finished sequences, wherever they are queued."""
+        """Free the memory of finished sequences and remove them from the queues."""
         queued = False
         for sequence in sequences:
             if sequence.cache is None:
@@ -144,7 +147,7 @@ class Scheduler:
         return self._slots
 
     def _active(self) -> tuple[Int64Array, Int64Array]:
-        """Slots and rows of the running sequences that have any in this step."""
+        """Slots and numbers of rows of the sequences that have rows in this step."""
         slots = self._running_slots()
         rows = self.table.rows[slots]
         if rows.all():
@@ -156,14 +159,14 @@ class Scheduler:
         return int(self.table.rows[self._running_slots()].sum())
 
     def _share_rows(self) -> None:
-        """Rows of each running sequence within the token budget, earliest arrival first."""
+        """Give the running sequences their rows within the limit, earliest arrival first."""
         slots = self._running_slots()
         if not len(slots):
             return
         known = self.table.known[slots]
         missing = known - self.cache.length[slots]
         budget = self.limits.rows_for(int(known.max()))
-        if len(slots) <= budget and int(missing.max()) == 1:  # all decode: none has less
+        if len(slots) <= budget and int(missing.max()) == 1:  # all sequences decode: one row each
             self.table.rows[slots] = 1
             return
         wanted = np.minimum(missing, min(self.admission.most_rows, budget))
@@ -173,9 +176,10 @@ class Scheduler:
         self.table.rows[slots] = rows
 
     def _make_room(self) -> Copies:
-        """Reserve memory for the rows, preempting the latest arrivals as long as it is short.
+        """Reserve memory for the rows; preempt the latest arrivals while memory is short.
 
-        Returns the copies that give their sequences blocks of their own where they write.
+        Returns the copies to make first: a sequence that writes into a block which it shares gets a
+        copy of its own.
         """
         while True:
             slots, rows = self._active()
@@ -185,7 +189,7 @@ class Scheduler:
             self._preempt()
 
     def _preempt(self) -> None:
-        """Take the latest arrival's memory back; it waits, or ends where that cannot help."""
+        """Free the memory of the latest arrival; it waits again, or ends if it cannot go on."""
         alone = len(self.running) == 1
         sequence = self.running.pop()
         assert sequence.cache is not None
@@ -202,7 +206,7 @@ class Scheduler:
             self.add(sequence)
 
     def _end(self, sequence: Sequence) -> None:
-        """Finish a sequence for which there is no memory."""
+        """End a sequence for which there is not enough memory."""
         blocks, pages, slots = self.cache.blocks, self.cache.pages, self.cache.slots
         need = self.cache.layout.blocks_for(sequence.known)
         page_need = self.cache.layout.window_pages_for(1)
@@ -217,8 +221,10 @@ class Scheduler:
         self._ended.append(sequence)
 
     def _admit(self) -> None:
-        """Admit waiting sequences in order of arrival; the first that does not fit stops the loop,
-        so that none is overtaken."""
+        """Admit waiting sequences in order of arrival, up to the first that does not fit.
+
+        Those behind it wait too, so that no sequence overtakes an earlier one.
+        """
         if not self.waiting:
             return
         slots = self._running_slots()

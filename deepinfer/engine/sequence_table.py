@@ -1,7 +1,7 @@
-"""`SequenceTable`: tokens and bounds of every running sequence, in columns by slot.
+"""`SequenceTable`: the tokens and bounds of every running sequence, in arrays by slot.
 
-A step of hundreds of sequences reads and writes these columns with a few array operations. While a
-sequence runs, what is known of its tokens stands here and nowhere else.
+A step of hundreds of sequences reads and writes these arrays with a few array operations. While a
+sequence runs, its tokens stand here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from deepinfer.arrays import Int64Array
 
 
 class SequenceTable:
-    """Columns by slot; slot 0 is the cache's dummy and never used.
+    """Arrays with an element per slot; slot 0 is the cache's dummy and never used.
 
-    tokens [S, L] int32: prompt and output. known [S]: how many of them there are. prompt_length
-    [S]: how many of those are the prompt. stop_at [S]: known tokens at which the sequence ends by
-    its length. rows [S]: rows in the step that is being planned. stops_at_eos [S] bool: it ends
-    with the end-of-sentence token. watched [S] bool: every token must be looked at (a first token,
-    stop ids, a callback). L is max_model_len. Integers are int64 where nothing else is said.
+    tokens [S, L] int32: prompt and output; L is max_model_len. known [S]: number of tokens.
+    prompt_length [S]: number of prompt tokens. stop_at [S]: number of tokens at which the sequence
+    ends by its length. rows [S]: its rows in the step that is being planned. stops_at_eos [S] bool:
+    the end-of-sentence token ends it. watched [S] bool: each token must be looked at, because it is
+    the first one, or there are stop ids or a callback. Integers are int64 unless stated.
 
-    The memory of tokens is reserved, not used: the system gives pages of it as they are written.
+    The array of tokens takes address space only: the system provides its pages when written.
     """
 
     def __init__(self, num_slots: int, max_model_len: int, eos_id: int) -> None:
@@ -45,9 +45,9 @@ class SequenceTable:
         stops_at_eos: bool,
         watched: bool,
     ) -> None:
-        """A sequence with these known tokens [k] starts to run in a slot.
+        """Fill a slot for a sequence that starts to run with these tokens [k].
 
-        max_tokens: output tokens at which it ends.
+        max_tokens: the most output tokens.
         """
         self.tokens[slot, : len(tokens)] = tokens
         self.known[slot] = len(tokens)
@@ -58,18 +58,18 @@ class SequenceTable:
         self.watched[slot] = watched
 
     def tokens_of(self, slot: int) -> npt.NDArray[np.int32]:
-        """The known tokens of a slot [k]: a view, which is true until the slot changes hands."""
+        """The tokens of a slot [k], as a view that is valid while its sequence runs."""
         return self.tokens[slot, : self.known[slot]]
 
     def unwatch(self, slot: int) -> None:
-        """Look no longer at every token of a slot."""
+        """Stop looking at each token of a slot."""
         self.watched[slot] = False
 
     def append(self, slots: Int64Array, tokens: Int64Array) -> npt.NDArray[np.bool_]:
-        """One drawn token for each of `slots` [n], -1 where there was none to draw.
+        """Append one drawn token to each of `slots` [n]; -1 where none could be drawn.
 
-        Returns [n] bool: the sequences that must be looked at, because this token may end them or
-        because it is missing.
+        Returns [n] bool: which sequences must be looked at, because the token may end them, must be
+        reported, or is missing.
         """
         drawn = tokens >= 0
         if not drawn.all():

@@ -1,7 +1,7 @@
-"""`Sizes`: how many blocks, pages and slots an engine gets, and the lengths that follow from them.
+"""`Sizes`: how many blocks, pages and slots an engine has, and the lengths that follow from them.
 
-Context blocks are what sequences compete for: they get the memory that is left once weights, a
-step's own tensors, window pages and slots are provided for.
+Window pages and slots are made as many as the running sequences need. Context blocks get the memory
+that is left beside them, the weights and the tensors of a step.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from deepinfer.errors import UsageError
 
 MIB = 2**20
 UNKNOWN_MEMORY = 4 * 2**30
-"""Bytes of cache where the device cannot say how much memory it has."""
+"""Bytes for the cache on a device that cannot say how much memory it has."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of one engine's cache, and its limits.
+    """Sizes of an engine's cache, and the limits that follow from them.
 
-    max_model_len: tokens of a sequence; limited_by_memory: fewer than the model has positions for,
-    because the cache holds no more. max_num_batched_tokens: rows of a step. num_blocks, num_pages,
-    num_slots: usable ones. cache_bytes: of all pools, the dummies included.
+    max_model_len: the most tokens of a sequence. limited_by_memory: the options do not give it, and
+    the cache holds fewer tokens than the model has positions. max_num_batched_tokens: the most rows
+    of a step. num_blocks, num_pages, num_slots: without the dummies. cache_bytes: all pools, the
+    dummies included.
     """
 
     max_model_len: int
@@ -54,11 +55,11 @@ def plan_sizes(
     slots_ratio: float = 1.0,
     element_bytes: int = 4,
 ) -> Sizes:
-    """Sizes for the options on a device, asked for after the weights were loaded.
+    """Compute the sizes of a cache for a device that holds the weights already.
 
-    memory: free and total bytes now, None where the device cannot say. slots_ratio: slots per
-    running sequence (DEEPINFER_NUM_STATE_SLOTS_RATIO). element_bytes: of a slot's elements.
-    UsageError, with the numbers, where not even one sequence fits.
+    memory: free and total bytes now; None where the device cannot say. slots_ratio: slots per
+    running sequence (DEEPINFER_NUM_STATE_SLOTS_RATIO). element_bytes: bytes of an element of a
+    slot. UsageError, with the numbers, where not even one sequence fits.
     """
     length, rows = options.model_len(config), options.batched_tokens(config)
     slots = int(options.max_num_seqs * slots_ratio)
@@ -107,7 +108,7 @@ def plan_sizes(
 def _budget(
     options: EngineOptions, config: ModelConfig, memory: Memory | None, rows: int, length: int
 ) -> int:
-    """Bytes that all pools may take."""
+    """Bytes that all pools together may take."""
     if memory is None:
         return UNKNOWN_MEMORY
     used = memory.total - memory.free
@@ -116,7 +117,7 @@ def _budget(
 
 
 def step_bytes(config: ModelConfig, rows: int, sequences: int, length: int) -> int:
-    """An estimate from above of the tensors of one step: float32 throughout, two of each alive."""
+    """An upper estimate of the bytes of one step's tensors: all float32, two of each at a time."""
     text = config.text
     ratios = [ratio for ratio in text.compress_ratios if ratio]
     widths = (

@@ -1,7 +1,7 @@
-"""`TextStream`: the text of one sequence as it grows, cut at stop strings.
+"""`TextStream`: decodes the text of one sequence token by token and finds stop strings.
 
-A stop string may straddle tokens, so text that could still become one is held back until it is
-decided. Deltas concatenate to the text; nothing after a stop is ever emitted.
+A stop string may extend over several tokens, so text that could be the beginning of one is held
+back until that is decided. The deltas concatenate to the text. Nothing behind a stop is emitted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from deepinfer.text import StreamDecoder, Tokenizer
 
 
 class TextStream:
-    """Incremental text of one sequence. stop: strings that end it, left out of the text unless
-    include_stop. `stopped` is the stop string that was found, or None."""
+    """The growing text of one sequence.
+
+    stop: strings that end the text; include_stop keeps them in it. stopped: the stop string that
+    was found, or None.
+    """
 
     def __init__(
         self,
@@ -32,9 +35,9 @@ class TextStream:
         self.stopped: str | None = None
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
-        """The text that this token releases; "" once stopped.
+        """Add a token; returns the text that can be emitted now, "" after a stop.
 
-        may_stop False: text up to and with this token cannot be part of a stop string.
+        may_stop False: no stop string is looked for in the text up to this token.
         """
         delta = self._decoder.push(token_id)
         if not may_stop and self.stopped is None:
@@ -43,11 +46,11 @@ class TextStream:
         return self._take(delta, final=False)
 
     def finish(self) -> str:
-        """What was held back, at the end of the sequence."""
+        """End the sequence; returns the text that was held back."""
         return self._take(self._decoder.finish(), final=True)
 
     def _take(self, delta: str, final: bool) -> str:
-        if not self._stop:  # nothing is ever held back
+        if not self._stop:  # without stop strings nothing is held back
             self.text += delta
             return delta
         if self.stopped is not None:
@@ -62,13 +65,13 @@ class TextStream:
         return self._release(len(self._held) - keep)
 
     def _earliest(self) -> tuple[int, str] | None:
-        """Place and text of the stop string that is complete first, the longer one at a tie."""
+        """Place and text of the stop string that is complete first, of two at once the longer."""
         hits = [(self._held.find(stop), stop) for stop in self._stop]
         hits = [(place, stop) for place, stop in hits if place >= 0]
         return min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0])) if hits else None
 
     def _undecided(self) -> int:
-        """Length of the longest end of the held text that begins a stop string."""
+        """Length of the longest suffix of the held text with which a stop string begins."""
         longest = 0
         for stop in self._stop:
             for size in range(min(len(stop) - 1, len(self._held)), longest, -1):

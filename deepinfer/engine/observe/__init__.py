@@ -1,1 +1,1 @@
-"""What watches an engine: counters, the statistics line, timers, profiling, garbage collection."""
+"""Observation of an engine: counters, statistics line, timers, profiling, garbage collection."""

@@ -1,7 +1,7 @@
-"""`Collector`: Python's garbage collection at steps of the engine's choice.
+"""`Collector`: runs Python's garbage collection between steps instead of at any moment.
 
-An automatic collection stops every thread at a moment nobody chose, in the middle of a step too.
-While an engine runs steps it is off, and every `interval` steps one collection is made.
+An automatic collection stops every thread, often in the middle of a step. While an engine runs
+steps, automatic collection is off, and one collection is made every `interval` steps.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ _was_enabled = True
 
 
 class Collector:
-    """One engine's claim that automatic collection stays off; claims of a process are counted.
+    """Keeps automatic collection off while one engine has work.
 
-    The last claim that goes restores what was so before the first one. interval: steps from one
-    collection to the next; 0 leaves everything to Python.
+    Collection is a setting of the process, so the collectors that keep it off are counted: the last
+    one to release it restores the state from before the first. interval: steps between two
+    collections; 0 changes nothing about Python's own collection.
     """
 
     def __init__(self, interval: int) -> None:
@@ -27,7 +28,7 @@ class Collector:
         self._claims = False
 
     def step(self) -> None:
-        """A step begins: claim, and collect when it is time."""
+        """Call before each step: turns automatic collection off, and collects when it is due."""
         if not self._interval:
             return
         self._claim()
@@ -48,7 +49,7 @@ class Collector:
         self._claims = True
 
     def release(self) -> None:
-        """No step follows soon: give the claim up. May be called again, and steps may follow."""
+        """Let automatic collection run again. May be called repeatedly; steps may follow."""
         global _running
         if not self._claims:
             return

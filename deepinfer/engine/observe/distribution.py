@@ -1,4 +1,4 @@
-"""`Distribution`: count, mean, extremes and percentiles of what was measured, as plain numbers."""
+"""`Distribution`: count, mean, maximum and percentiles of measured values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 RECENT = 4096
-"""Latest values from which percentiles are taken."""
+"""How many of the latest values percentiles are computed from."""
 
 
 @dataclass(frozen=True)
 class DistributionStats:
-    """Of all values: count, total, mean and max. Of the latest 4096: percentiles. 0 without any."""
+    """Percentiles are of the latest 4096 values, everything else of all; 0 without any value."""
 
     count: int = 0
     total: float = 0.0
@@ -25,7 +25,7 @@ class DistributionStats:
 
 
 class Distribution:
-    """Values of one kind; adding an array costs a few array operations, whatever its length."""
+    """Collects values. Adding an array costs a few array operations, whatever its length."""
 
     def __init__(self) -> None:
         self._recent = np.zeros(RECENT)
@@ -34,14 +34,14 @@ class Distribution:
         self._max = 0.0
 
     def add(self, value: float) -> None:
-        """Add one value of at least 0."""
+        """Add one value, at least 0."""
         self._recent[self._count % RECENT] = value
         self._count += 1
         self._total += value
         self._max = max(self._max, value)
 
     def extend(self, values: npt.NDArray[np.float64]) -> None:
-        """Add values of at least 0 [n]."""
+        """Add values [n], each at least 0."""
         if not len(values):
             return
         kept = values[-RECENT:]
@@ -54,7 +54,7 @@ class Distribution:
         self._max = max(self._max, float(values.max()))
 
     def stats(self) -> DistributionStats:
-        """What was added so far."""
+        """Statistics of the values added so far."""
         if not self._count:
             return DistributionStats()
         recent = self._recent[: min(self._count, RECENT)]

@@ -1,7 +1,7 @@
-"""`Observer`: everything that watches an engine, behind one object.
+"""`Observer`: the one object that an engine tells what happens.
 
-Counters and timers are always there. With settings it also logs the statistics line, collects
-Python's garbage by steps and serves the profiling endpoint; `close` ends these.
+It always counts and measures. With settings it also logs the statistics line, runs Python's garbage
+collection by steps and serves the profiling endpoint, until `close`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LAST_PORT = 65535
 
 
 class Observer:
-    """Watches one engine. Its stepping thread calls everything but `stats`, which any may call.
+    """Watches one engine. Only `stats` may be called by other threads than the stepping one.
 
-    settings: None leaves the process alone: no line, no thread, Python's own garbage collection.
-    log_stats False silences the statistics line. device_index: number of the engine's device.
+    settings: None: no statistics line, no endpoint, and Python's garbage collection unchanged.
+    log_stats: log the statistics line. device_index: the number of the engine's device.
     """
 
     def __init__(
@@ -63,59 +63,59 @@ class Observer:
         self._closed = False
 
     def timed(self, name: str) -> Timer:
-        """A context manager that measures one part of a step (see `timers.PARTS`)."""
+        """A context manager that measures one part of a step, one of `timers.PARTS`."""
         return self.timers.timed(name)
 
     def arrived(self, request: Request) -> None:
-        """A request was queued."""
+        """Call when a request was queued."""
         request_log.arrived(request)
 
     def entered(self, sequence: Sequence) -> None:
-        """A sequence starts to run, for the first time or again."""
+        """Call when a sequence starts to run, for the first time or again."""
         self._stats.entered(sequence)
 
     def preempted(self, sequence: Sequence) -> None:
-        """A running sequence is about to lose its memory."""
+        """Call before a preempted sequence loses its memory."""
         self._stats.preempted(sequence)
         request_log.preempted(sequence)
 
     def first_token(self, sequence: Sequence) -> None:
-        """A sequence got its first token."""
+        """Call when a sequence got its first token."""
         request_log.first_token(sequence)
 
     def finished(self, request: Request) -> None:
-        """All samples of a request have ended."""
+        """Call when all samples of a request have ended."""
         self._stats.finished(request)
         self._line.finished(request)
         request_log.finished(request)
 
     def step_begins(self) -> None:
-        """The engine is about to plan a step."""
+        """Call before a step is planned."""
         self.profiler.step_begins()
         if not self._closed:
             self._collector.step()
         self._started = time.perf_counter()
 
     def stepped(self, rows: Rows, ids: npt.NDArray[np.int64]) -> None:
-        """A step was committed; ids [drawing] are its tokens, -1 where there was none to draw."""
+        """Call when a step was committed; ids [drawing]: tokens, -1 where none could be drawn."""
         step = self._stats.stepped(rows, ids, time.perf_counter() - self._started)
         self._line.stepped(step)
 
     def step_ends(self, idle: bool) -> None:
-        """A step is over, however it went; idle: no request is left."""
+        """Call after a step, of a failed one too. idle: no request is left."""
         self.profiler.step_ends()
         if idle:
             self._collector.release()
 
     def stats(self, slot_bytes: int) -> EngineStats:
-        """What the engine is doing and has done; slot_bytes: of one sequence's slot."""
+        """The counters and gauges of the engine. slot_bytes: the size of a slot."""
         scheduler = self._scheduler
         return self._stats.snapshot(
             len(scheduler.running), len(scheduler.waiting), scheduler.num_preempted, slot_bytes
         )
 
     def close(self) -> None:
-        """Stop profiling and the endpoint, give garbage collection back; may be called again."""
+        """End profiling, the endpoint and the collector; may be called again."""
         self._closed = True
         self._collector.release()
         self.profiler.close()
@@ -125,7 +125,7 @@ class Observer:
 
 
 def _serve(profiler: Profiler, settings: Settings, device_index: int) -> ProfileServer:
-    """The profiling endpoint of a device; UsageError where it cannot be served as asked."""
+    """Start the profiling endpoint; UsageError where the settings do not allow it."""
     base = settings.integer("DEEPINFER_PROFILE_HTTP_PORT_BASE")
     if base + device_index > LAST_PORT:
         raise UsageError(

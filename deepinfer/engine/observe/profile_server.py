@@ -29,7 +29,7 @@ KEYS = ("output_dir", "num_steps")
 MAX_BODY = 65536
 MAX_CONNECTIONS = 16
 IDLE_SECONDS = 10.0
-"""How long a client may keep the server waiting for the next bytes of its request."""
+"""How long the server waits for the next bytes of a request."""
 
 POLL_SECONDS = 0.1
 
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 
 class ProfileServer:
-    """Serves until `close`, in threads of its own; a client that says nothing blocks nobody.
+    """Serves until `close`, in threads of its own, so that a silent client blocks nobody else.
 
-    port 0 takes any that is free. UsageError where the port is in use.
+    port 0: any port that is free. UsageError where the port is in use.
     """
 
     def __init__(self, profiler: Profiler, directory: Path, port: int) -> None:
@@ -58,19 +58,19 @@ class ProfileServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop listening, let answers that are due go out, and join every thread.
+        """Stop listening, send the answers that are due, and join all threads.
 
-        Close the profiler first: clients wait for it.
+        Close the profiler before: clients wait for its answer.
         """
         self._closing = True
         self._thread.join()
 
     def _serve(self) -> None:
-        """Serve until closed; a program that ends without closing is not kept alive."""
+        """Serve until `close`, or until the main thread has ended without it."""
         while not self._closing and threading.main_thread().is_alive():
             self._server.handle_request()
         if not self._closing:
@@ -93,12 +93,12 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().__init__((HOST, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without HTTPServer's look-up of this machine's name."""
+        """Bind without looking up the name of the machine, as HTTPServer does."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse connections beyond the bound, so that clients cannot pile up threads."""
+        """Refuse connections beyond the limit, because each one takes a thread."""
         with self._connections_lock:
             if len(self._connections) >= MAX_CONNECTIONS:
                 return False
@@ -111,13 +111,13 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def stop_reading(self) -> None:
-        """Let handlers that wait for more of a request see its end."""
+        """End the input of all connections, so that no handler waits for the rest of a request."""
         with self._connections_lock:
             for connection in self._connections:
                 connection.shutdown(socket.SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error of ours; no traceback on stderr."""
+        """Print no traceback for a client that went away."""
         _log.debug("a client of the profiling endpoint went away", exc_info=True)
 
 
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._profile)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses, in our form; an unknown method is 405 or 404."""
+        """Send the errors of http.server itself as JSON; an unknown method gets 405 or 404."""
         if code != 501:
             self._send(400, {"error": message or explain or "bad request"})
         elif urlsplit(self.path).path != PATH:
@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ProfileError(403, "other sites may not ask for a profile")
 
     def _body(self) -> dict[str, Any]:
-        """The JSON object of the body, {} without one."""
+        """The JSON object in the body, {} if there is no body."""
         if self.headers.get("Transfer-Encoding"):
             raise ProfileError(400, "Transfer-Encoding is not supported; send Content-Length")
         text = self.headers.get("Content-Length") or "0"
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _query(text: str) -> dict[str, Any]:
-    """Values of a query; numbers as integers. ProfileError for a name that comes twice."""
+    """The values of a query string, digits as integers; ProfileError for a repeated name."""
     values: dict[str, Any] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
         if name in values:

@@ -1,7 +1,7 @@
-"""`Profiler`: a trace of the next steps, asked for by one thread and taken by the engine's.
+"""`Profiler`: records a trace of the next steps of an engine.
 
-The engine's thread only starts and stops the recording, at the edges of steps; whoever asks waits
-in its own thread and writes the file there. Source: engine specification, section 14.3.
+Any other thread asks for a trace, waits for it and writes the file. The engine's thread only starts
+and stops the recording, between two steps. Source: engine specification, section 14.3.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DEFAULT_STEPS = 20
 
 _log = logging.getLogger(__name__)
 _recorder = threading.Lock()
-"""Held while an engine of this process records: there is one recorder in a process."""
+"""Held while an engine records, because PyTorch has one recorder for the whole process."""
 
 
 class ProfileError(DeepInferError):
-    """No trace was taken. status: that of HTTP which says so."""
+    """No trace was taken. status: the HTTP status of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ProfileError(DeepInferError):
 
 
 class _Recording:
-    """One trace that was asked for."""
+    """A trace that was asked for, and how far it is."""
 
     def __init__(self, num_steps: int) -> None:
         self.steps_left = num_steps
@@ -47,10 +47,10 @@ class _Recording:
 
 
 class Profiler:
-    """At most one trace at a time. `step_begins` and `step_ends` belong to the stepping thread.
+    """Takes one trace at a time. `step_begins` and `step_ends` are called by the stepping thread.
 
-    rank: number of the device, for file names. start_seconds: how long a step may be waited for;
-    finish_seconds: how long the steps may take from then on.
+    rank: the number of the device, for file names. start_seconds: how long to wait for a step to
+    begin. finish_seconds: how long the recorded steps may take.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Profiler:
         self._closed = False
 
     def take(self, directory: Path, num_steps: int) -> Path:
-        """Record `num_steps` steps from the next one on; the file with the trace (Chrome JSON).
+        """Record the next `num_steps` steps; returns the file with the trace (Chrome JSON).
 
-        ProfileError: 400 for a directory that cannot be written, 409 while another trace is taken,
-        500 when the recorder fails, 503 when no step begins, the steps take too long or the engine
-        is closed. Blocks; not for the stepping thread.
+        Blocks until then, so the stepping thread must not call it. ProfileError with status 400 for
+        a directory that cannot be written, 409 while another trace is taken, 500 when the recorder
+        fails, and 503 when no step begins, the steps take too long or the engine is closed.
         """
         check_directory(directory)
         recording = self._queue(num_steps)
@@ -139,7 +139,7 @@ class Profiler:
         return path
 
     def step_begins(self) -> None:
-        """Start what is queued, drop what was abandoned."""
+        """Start a recording that waits for a step, or stop one that was given up."""
         recording = self._recording
         if recording is None:
             return
@@ -152,7 +152,7 @@ class Profiler:
                 self._start(recording)
 
     def step_ends(self) -> None:
-        """Count a step; stop after the last one."""
+        """Count a recorded step; stop the recording after the last one."""
         recording = self._recording
         if recording is None or recording.recorder is None or recording.stopped.is_set():
             return
@@ -182,7 +182,7 @@ class Profiler:
         recording.started.set()
 
     def _stop(self, recording: _Recording) -> None:
-        """Stop recording. Only the thread that started a recorder can: elsewhere it crashes."""
+        """Stop recording, in the thread that started it: in any other the recorder crashes."""
         assert recording.recorder is not None
         self._timers.profiling = False
         try:
@@ -215,7 +215,7 @@ class Profiler:
 
 
 def check_directory(directory: Path) -> None:
-    """ProfileError 400 for a directory that traces cannot be written to."""
+    """ProfileError with status 400 for a directory that traces cannot be written to."""
     if not directory.is_dir():
         raise ProfileError(400, f"output_dir is {str(directory)!r}, which is no directory; make it")
     if not os.access(directory, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""Records of what happens to each request, with its id: life at DEBUG, failures above."""
+"""Log records of each request with its id: its course at DEBUG, failures at higher levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FINE = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
 
 
 def arrived(request: Request) -> None:
-    """A request was queued."""
+    """Log that a request was queued."""
     if _log.isEnabledFor(logging.DEBUG):
         RequestLogger(_log, request.request_id).debug(
             "arrived: %d prompt tokens, n %d, max_tokens %d",
@@ -23,7 +23,7 @@ def arrived(request: Request) -> None:
 
 
 def first_token(sequence: Sequence) -> None:
-    """A sequence got its first token."""
+    """Log that a sequence got its first token."""
     if _log.isEnabledFor(logging.DEBUG):
         request = sequence.request
         RequestLogger(_log, request.request_id).debug(
@@ -34,7 +34,7 @@ def first_token(sequence: Sequence) -> None:
 
 
 def preempted(sequence: Sequence) -> None:
-    """A sequence lost its memory to earlier arrivals."""
+    """Log that a sequence was preempted."""
     if _log.isEnabledFor(logging.DEBUG):
         RequestLogger(_log, sequence.request.request_id).debug(
             "preempted: sample %d with %d tokens, for the %d. time",
@@ -45,7 +45,7 @@ def preempted(sequence: Sequence) -> None:
 
 
 def finished(request: Request) -> None:
-    """A request has ended: DEBUG; WARNING where it failed; ERROR where the engine did."""
+    """Log the end of a request: at DEBUG, WARNING if it failed, ERROR if a step failed."""
     for sequence in request.sequences:
         if sequence.finish_reason not in _FINE:
             level = logging.WARNING if sequence.exception is None else logging.ERROR

@@ -1,7 +1,7 @@
-"""`EngineStats`: what an engine is doing and has done; `Stats`: the counters behind it.
+"""`EngineStats`: a snapshot of an engine's counters and gauges. `Stats`: what it is taken from.
 
-Names are the words of vLLM's metrics where it has them. A request with n samples counts n times,
-as it does there.
+Names are those of vLLM's metrics where it has them. As there, a request with n samples counts n
+times.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from deepinfer.engine.sequence_table import SequenceTable
 
 @dataclass(frozen=True)
 class PoolStats:
-    """One kind of cache memory. A unit is a block, a page or a slot; a shared one counts once.
+    """Use of one kind of cache memory, whose units are blocks, pages or slots.
 
-    total_bytes is that of the tensors: capacity units and the dummy.
+    capacity: units without the dummy. used: units in use; a shared one counts once.
     """
 
     unit_bytes: int
@@ -36,38 +36,40 @@ class PoolStats:
 
     @property
     def usage(self) -> float:
-        """Share of the units that are used, in [0, 1]."""
+        """The share of units in use, in [0, 1]."""
         return self.used / self.capacity
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the units that are used."""
+        """The bytes of the units in use."""
         return self.used * self.unit_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the memory."""
+        """The bytes of the whole memory, with the dummy unit."""
         return (self.capacity + 1) * self.unit_bytes
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot. Seconds, tokens, bytes; totals since the engine started.
+    """A snapshot. Totals count from the start of the engine; times are in seconds.
 
-    num_requests_running, num_requests_waiting: sequences. context, window, state: cache memory in
-    blocks, pages and slots; kv_cache_usage_perc: share of context blocks in use, in [0, 1].
-    prompt_tokens: rows of prompts that were computed, those of a preempted request again.
-    generation_tokens: tokens that were drawn. request_success: finished ones by finish reason.
+    num_requests_running, num_requests_waiting: numbers of sequences. context, window, state: the
+    cache memory in blocks, pages and slots. prompt_tokens: computed rows of prompts; rows that are
+    computed again after a preemption count again. generation_tokens: drawn tokens.
+    request_success: number of finished sequences by finish reason.
 
-    iteration_tokens: rows per step. Per sequence that has them, as soon as they are known:
-    time_to_first_token_seconds, inter_token_latency_seconds. Per finished one that drew a token:
-    request_queue_time_seconds (arrival to the request's first row), request_prefill_time_seconds
-    (to the first token), request_decode_time_seconds (to the last), request_inference_time_seconds
-    (both), request_time_per_output_token_seconds (decode time per token after the first),
-    e2e_request_latency_seconds, request_prompt_tokens, request_generation_tokens.
+    iteration_tokens: rows per step. time_to_first_token_seconds and inter_token_latency_seconds are
+    counted at each token. All other distributions are counted when a sequence that drew a token has
+    finished: request_queue_time_seconds (arrival to first row), request_prefill_time_seconds (first
+    row to first token), request_decode_time_seconds (first to last token),
+    request_inference_time_seconds (first row to last token), request_time_per_output_token_seconds
+    (decode time per token after the first), e2e_request_latency_seconds, request_prompt_tokens and
+    request_generation_tokens.
 
-    prefill_seconds, decode_seconds: time of steps, shared by rows; decode_tokens: rows of sequences
-    past their prompt. timers: parts of a step on the host.
+    prefill_seconds, decode_seconds: the time of all steps, divided between prompts and decoding by
+    their rows. decode_tokens: rows of sequences past their prompt. timers: time of the parts of a
+    step on the host.
     """
 
     num_requests_running: int
@@ -98,22 +100,22 @@ class EngineStats:
 
     @property
     def prefill_tokens(self) -> int:
-        """`prompt_tokens`, as the counterpart of `decode_tokens`."""
+        """The same as `prompt_tokens`, under the name that goes with `decode_tokens`."""
         return self.prompt_tokens
 
     @property
     def kv_cache_usage_perc(self) -> float:
-        """Share of context blocks in use, in [0, 1], as vLLM's metric of this name."""
+        """The share of context blocks in use, in [0, 1]; vLLM has a metric of this name."""
         return self.context.usage
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did, for the statistics line.
+    """Numbers of one step, for the statistics line.
 
-    chunked: sequences that were left inside their prompt. sum_seqlen_qxk: rows x context, summed
-    over sequences. seconds: of the whole step. first_tokens: seconds from arrival to first token
-    of those that got it in this step.
+    chunked: sequences whose prompt is not complete after the step. sum_seqlen_qxk: the sum over
+    sequences of rows x context. seconds: duration of the step. first_tokens: for each sequence that
+    got its first token in the step, the seconds since its arrival.
     """
 
     prompt_rows: int
@@ -131,10 +133,10 @@ _NONE = np.zeros(0)
 
 
 class Stats:
-    """Counters of one engine. One thread feeds them, any thread may take a snapshot.
+    """Counters of one engine. The stepping thread updates them; any thread may take a snapshot.
 
-    Columns by slot [S] hold what a step needs of its sequences: a step of many sequences costs a
-    few array operations.
+    What a step needs of its sequences is kept in arrays by slot [S], so that a step of many
+    sequences costs a few array operations.
     """
 
     def __init__(self, cache: CacheManager, table: SequenceTable, timers: Timers) -> None:
@@ -152,17 +154,17 @@ class Stats:
         self._requests = {name: Distribution() for name in _REQUEST_METRICS}
 
     def entered(self, sequence: Sequence) -> None:
-        """A sequence starts to run, for the first time or again."""
+        """Note a sequence that starts to run, for the first time or again."""
         slot = sequence.slot
         self._arrival[slot] = sequence.request.arrival
         self._last_token[slot] = sequence.last_token_at
 
     def preempted(self, sequence: Sequence) -> None:
-        """A running sequence is about to lose its slot."""
+        """Note a sequence that is about to lose its slot by preemption."""
         sequence.last_token_at = float(self._last_token[sequence.slot])
 
     def stepped(self, rows: Rows, ids: Int64Array, seconds: float) -> Step:
-        """Account for a step; ids [drawing] are the tokens drawn, -1 where there was none."""
+        """Count a step; ids [drawing]: its tokens, -1 where none could be drawn."""
         after_prompt = rows.starts >= self._table.prompt_length[rows.slots]
         decoding = int(np.count_nonzero((rows.counts == 1) & rows.draws & after_prompt))
         total, drawn = rows.total, rows.drawing_slots
@@ -174,7 +176,7 @@ class Stats:
         gaps, first = now - before, _NONE
         if not (before > 0).all():
             gaps = gaps[before > 0]
-            # No token before: the first one, as preempted sequences bring the time of theirs.
+            # these are first tokens: a preempted sequence knows the time of its last one
             first = now - self._arrival[drawn[before == 0]]
         self._last_token[drawn] = now
         with self._lock:
@@ -200,7 +202,7 @@ class Stats:
         )
 
     def finished(self, request: Request) -> None:
-        """Account for a finished request."""
+        """Count a finished request."""
         with self._lock:
             for sequence in request.sequences:
                 reason = sequence.finish_reason
@@ -228,7 +230,10 @@ class Stats:
     def snapshot(
         self, running: int, waiting: int, preemptions: int, slot_bytes: int
     ) -> EngineStats:
-        """The state now. Counters belong to one moment; queues and pools are read beside them."""
+        """The state now.
+
+        All counters are of one moment. Queue lengths and pools may be those of a moment beside it.
+        """
         cache = self._cache
         with self._lock:
             return EngineStats(

@@ -1,6 +1,6 @@
-"""`StatsLine`: the statistics line, over the steps since the last one.
+"""`StatsLine`: logs a line of statistics over the steps since the line before.
 
-Fields are those of the vendor engine's line that mean something here; source: engine specification,
+Fields are those of the vendor engine's line that have a meaning here. Source: engine specification,
 section 14.1.
 """
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("deepinfer.engine.stats")
 
 @dataclass
 class _Window:
-    """Sums over the steps and the finished requests since the last line."""
+    """Sums over the steps and the finished requests since the last line was logged."""
 
     started: float
     preempted: int
@@ -40,9 +40,9 @@ class _Window:
 
 
 class StatsLine:
-    """Logs a line every `interval` steps at INFO, and the timers beside it at DEBUG.
+    """Logs a line every `interval` steps at INFO, and the timers at DEBUG.
 
-    interval 0 or less logs nothing and keeps nothing.
+    interval 0 or less: nothing is logged and nothing kept.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StatsLine:
         return _Window(time.perf_counter(), self._scheduler.num_preempted)
 
     def finished(self, request: Request) -> None:
-        """Account for a finished request."""
+        """Count a finished request."""
         if self._interval <= 0:
             return
         window = self._window
@@ -72,7 +72,7 @@ class StatsLine:
             window.output_tokens += sequence.output_length
 
     def stepped(self, step: Step) -> None:
-        """Account for a step, and log the line when it is time."""
+        """Count a step, and log the line when it is due."""
         if self._interval <= 0:
             return
         window = self._window

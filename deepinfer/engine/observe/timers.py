@@ -1,9 +1,9 @@
-"""`Timers`: how long the parts of a step take on the host.
+"""`Timers`: measure how long each part of a step takes on the host.
 
     with timers.timed("forward"):
         ...
 
-A part also opens the profiler range `deepinfer:<name>` while a profile is taken, and only then.
+While a profile is taken, a part also opens the profiler range `deepinfer:<name>`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import TracebackType
 import torch
 
 PARTS = ("schedule", "prepare_input", "forward", "sample", "commit")
-"""Parts of a step, in order."""
+"""The parts of a step, in order."""
 
 
 @dataclass(frozen=True)
 class TimerStats:
-    """Seconds that one part took: calls, their sum, the last one, the mean and the longest."""
+    """How often a part was measured, and its seconds: total, last, mean and longest."""
 
     count: int
     total: float
@@ -31,7 +31,7 @@ class TimerStats:
 
 
 class Timer:
-    """A context manager that measures one part; not to be entered again inside itself."""
+    """A context manager that measures one part; it must not be nested in itself."""
 
     __slots__ = ("_range", "_started", "_timers", "count", "last", "max", "name", "total")
 
@@ -65,16 +65,16 @@ class Timer:
             self._range = None
 
     def stats(self) -> TimerStats:
-        """What was measured so far."""
+        """Statistics of the measurements so far."""
         return TimerStats(
             self.count, self.total, self.last, self.total / max(self.count, 1), self.max
         )
 
 
 class Timers:
-    """The timers of one engine, all used by the thread that steps it.
+    """The timers of one engine; only its stepping thread uses them.
 
-    profiling: a profile is taken now, so parts show as ranges.
+    profiling: a profile is being taken, so parts open ranges.
     """
 
     def __init__(self) -> None:
@@ -82,21 +82,21 @@ class Timers:
         self._timers = {name: Timer(self, name) for name in PARTS}
 
     def timed(self, name: str) -> Timer:
-        """The context manager that measures the part `name`, one of PARTS."""
+        """The context manager that measures the part `name`, one of `PARTS`."""
         return self._timers[name]
 
     def stats(self) -> dict[str, TimerStats]:
-        """Every part by name, in order."""
+        """Statistics by part, in order."""
         return {name: timer.stats() for name, timer in self._timers.items()}
 
 
 def _range_of(name: str) -> AbstractContextManager[object]:
-    """The range of a part in a profile."""
+    """The profiler range of a part."""
     return torch.profiler.record_function(f"deepinfer:{name}")
 
 
 def timer_line(timers: dict[str, TimerStats]) -> str:
-    """Milliseconds of every part on one line, as they are logged."""
+    """The log line with the milliseconds of every part."""
     parts = (
         f"{name} cur {one.last * 1e3:.3f} mean {one.mean * 1e3:.3f} max {one.max * 1e3:.3f}"
         for name, one in timers.items()
