@@ -259,6 +259,7 @@ def files_of_the_repository() -> list[str]:
     return [name for name in os.fsdecode(listed).split("\0") if (ROOT / name).is_file()]
 
 
+@pytest.mark.slow
 def test_no_file_names_a_path_outside_the_repository() -> None:
     wrong = [
         f"{name}: {found.group().decode()}"
@@ -322,6 +323,7 @@ def imported() -> dict[str, list[str]]:
     return result
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_vendor_packages(imported: dict[str, list[str]]) -> None:
     expected = {
         ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
@@ -333,6 +335,7 @@ def test_every_module_imports_without_vendor_packages(imported: dict[str, list[s
     assert set(imported["done"]) == expected
 
 
+@pytest.mark.slow
 def test_importing_loads_no_vendor_package_and_no_network_client(
     imported: dict[str, list[str]],
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from scripts.make_structure_diagrams import COMMAND, PAGE, diagram, page, reduced
 
 
+@pytest.mark.slow
 def test_the_diagrams_are_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), f"docs/structure.md is stale: {COMMAND}"
 

@@ -23,6 +23,7 @@ def test_rates_are_tokens_over_seconds(
         assert report.find("decode", **where).samples == [batch * 8 / 4] * 4
 
 
+@pytest.mark.slow
 def test_one_pass_computes_all_prompts_and_answers(small_directory: Path) -> None:
     options = Throughput((str(small_directory),), 6, 3, (2,))
     with open_engine(small_directory, select_backend(REFERENCE), options._options()) as opened:

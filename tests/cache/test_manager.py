@@ -124,6 +124,7 @@ def test_page_edges_of_a_window_of_8(length: int, first_page: int) -> None:
     assert cache.first_page == first_page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backtrack", [1, 6])
 @pytest.mark.parametrize(("window", "page"), [(8, 4), (9, 4), (1, 4), (32, 16), (7, 3)])
 def test_bound_of_pages_holds_for_every_chunk_size(window: int, page: int, backtrack: int) -> None:

@@ -214,6 +214,7 @@ def test_pools_carry_copies_out() -> None:
             assert torch.equal(data[place], old[pairs.get(place, place)]), place
 
 
+@pytest.mark.slow
 def test_random_forks_against_contents() -> None:
     """What every sequence wrote, kept by token, is what it reads through its tables."""
     choose = random.Random(3)

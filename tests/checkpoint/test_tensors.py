@@ -29,6 +29,7 @@ def released() -> ModelConfig:
     return ModelConfig.from_dict(released_config())
 
 
+@pytest.mark.slow
 def test_counts_and_bytes_by_dtype(released: ModelConfig) -> None:
     tensors = stored_tensors(released)
     counts: Counter[str] = Counter()
@@ -70,6 +71,7 @@ def test_prefill_takes_all_layers_where_it_cannot_be_compact() -> None:
     assert active.prefill + active.head == active.decode
 
 
+@pytest.mark.slow
 def test_names_are_unique_and_know_their_component(released: ModelConfig) -> None:
     tensors = list(expected_tensors(released))
     assert len({tensor.name for tensor in tensors}) == len(tensors)

@@ -32,6 +32,7 @@ def few_items(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 REFERENCE = ("eval", "nano", "--accelerator", "reference", "--max-model-len", "128")
 
 
+@pytest.mark.slow
 def test_json_says_what_was_measured(
     launch: Launch, small_directory: Path, few_items: list[int | None]
 ) -> None:

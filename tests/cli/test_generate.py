@@ -130,6 +130,7 @@ def test_notes_are_json_where_logs_are(launch: Launch, tmp_path: Path) -> None:
     assert any(one["level"] == "error" and "line 2" in one["message"] for one in notes)
 
 
+@pytest.mark.slow
 def test_flags_that_text_cannot_show_ask_for_json(launch: Launch) -> None:
     done = launch("run", "x", "--prompt_logprobs", *NULL)
     assert done.returncode == 2

@@ -40,6 +40,7 @@ def test_without_arguments(launch: Launch) -> None:
     assert lines[-1].endswith(" bytes per token")
 
 
+@pytest.mark.slow
 def test_random_weights_are_said(launch: Launch) -> None:
     model = str(bundled_checkpoint())
     done = launch("run", "x", "--model", model, "--max_tokens", "1", **REFERENCE)
@@ -48,6 +49,7 @@ def test_random_weights_are_said(launch: Launch) -> None:
     assert "was trained on" not in done.stderr
 
 
+@pytest.mark.slow
 def test_control_characters_of_names_do_not_reach_the_terminal(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -58,6 +60,7 @@ def test_control_characters_of_names_do_not_reach_the_terminal(
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.slow
 def test_prompts_from_arguments_stdin_and_a_file(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +81,7 @@ def test_prompts_from_arguments_stdin_and_a_file(
     assert summary["cache_bytes_per_token"] > 0
 
 
+@pytest.mark.slow
 def test_model_name_wins_over_the_variable(launch: Launch, tmp_path: Path) -> None:
     variables = {**REFERENCE, "DEEPINFER_HF_MODEL_DIR": str(tmp_path / "none")}
     named = launch("run", "--model_name", str(bundled_checkpoint()), "--max_tokens=1", **variables)

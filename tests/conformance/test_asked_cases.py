@@ -36,6 +36,7 @@ def test_every_drawn_case_may_be_asked(operator: str) -> None:
     assert smallest(SPACES[operator], wrong, 10, 20, 1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"), [("rows=1", "rows=3"), ("eps=1e-06", "eps=1"), ("seed=0", "seed=7")]
 )

@@ -53,6 +53,7 @@ def test_a_line_per_item_and_the_closing_line(run: Run, short: SmallGolden) -> N
     assert " <= 0.0001]" in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", ["fp32", "bf16"])
 def test_one_precision(run: Run, short: SmallGolden, compute: str) -> None:
     status, output, _ = run(short.root, "--compute", compute)
@@ -67,6 +68,7 @@ def test_all_may_be_required(run: Run, short: SmallGolden) -> None:
     assert output.splitlines()[-1] == "covered 2, failed 1, not covered 1"
 
 
+@pytest.mark.slow
 def test_json(run: Run, short: SmallGolden) -> None:
     wrong = torch.full_like(stored(f"{MODEL}/{LOGITS}", "p1.logits.fp32"), float("nan"))
     (short.model / LOGITS).unlink()

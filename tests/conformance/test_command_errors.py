@@ -43,6 +43,7 @@ def refused(found: tuple[int, str, str], said: str) -> None:
     assert len(errors) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [

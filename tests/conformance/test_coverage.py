@@ -183,6 +183,7 @@ def test_one_nan_in_the_data_fails(with_model: SmallGolden, file: str, key: str,
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [640, -1, 2**40])
 def test_ids_of_no_token_fail(with_model: SmallGolden, wrong: int) -> None:
     write(with_model, LOGITS, p7__ids=torch.full((7,), wrong))
@@ -226,6 +227,7 @@ def test_positions_from_the_tie_on_are_not_compared(with_model: SmallGolden) -> 
     assert named(with_model.run(), "logits/p33").outcome == "allowed"
 
 
+@pytest.mark.slow
 def test_a_tie_does_not_make_a_long_prompt_a_short_one(with_model: SmallGolden) -> None:
     logits = stored(f"{MODEL}/{LOGITS}", "p33.logits.fp32") * (1 + 1e-3)
     with_model.part(LOGITS, ["p33"], p33__logits__fp32=logits)
@@ -255,6 +257,7 @@ def test_one_prompt_may_exceed_two_may_not(with_model: SmallGolden) -> None:
     assert failures(report) == [f"{MODEL}/logits/p2", f"{MODEL}/logits/p7"]
 
 
+@pytest.mark.slow
 def test_components_to_come_are_listed_and_may_be_required(with_model: SmallGolden) -> None:
     with_model.part(LOGITS, ["p1"])
     with_model.write(

@@ -150,6 +150,7 @@ def test_a_broken_checkpoint_fails_and_others_are_still_compared(golden: SmallGo
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 def test_numbers_without_a_checkpoint_are_not_covered(golden: SmallGolden) -> None:
     golden.link(f"{MODEL}/checkpoint")
     golden.part("logits.safetensors", ["p1", "p2"])

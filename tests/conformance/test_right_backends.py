@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.mutants.catching import first_failure
 from tests.conformance.mutants.experts import OtherSums
 from tests.conformance.mutants.sampling import OwnProcess
@@ -17,6 +19,7 @@ def test_other_sums_pass() -> None:
     assert changed is None
 
 
+@pytest.mark.slow
 def test_a_second_implementation_passes() -> None:
     few = 2000
     failure = first_failure(OwnProcess, "process", among=lambda case: case.size("vocabulary") < few)

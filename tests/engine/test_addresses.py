@@ -62,6 +62,7 @@ def test_a_step_changes_only_memory_of_its_sequences(small_runner: ModelRunner) 
             assert numbers - {0}
 
 
+@pytest.mark.slow
 def test_rows_before_their_kept_pages_are_never_asked_for(small_runner: ModelRunner) -> None:
     """Every window position that attention reads has a page of the sequence."""
     seen: list[tuple[Batch, Any]] = []

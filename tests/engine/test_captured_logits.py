@@ -75,6 +75,7 @@ def test_every_row_of_prompt_and_output_once(rows: int, small_runner: ModelRunne
     assert other.logits().shape == (8, small_runner.config.text.vocab_size)
 
 
+@pytest.mark.slow
 def test_forced_tokens_are_what_later_rows_see(engine: Engine) -> None:
     prompt, forced = random_tokens(engine.runner, 7), random_tokens(engine.runner, 3, seed=2)
     capture = Capture()
@@ -201,6 +202,7 @@ def captured(engine: Engine, prompt: Tokens) -> Tensor:
     return capture.logits()
 
 
+@pytest.mark.slow
 def test_taps_see_a_step_and_may_replace(engine: Engine) -> None:
     prompt, seen, layers = random_tokens(engine.runner, 9), [], Layers()
     plain = captured(engine, prompt)

@@ -207,6 +207,7 @@ def test_memory_of_index_scores_without_chunks(load: Load) -> None:
         engine.add(np.arange(60), SamplingParams(max_tokens=1))
 
 
+@pytest.mark.slow
 def test_pieces_are_not_shorter_than_lookahead_tokens(load: Load) -> None:
     def rows(lookahead: int) -> list[int]:
         options = {"max_num_batched_tokens": 16, "lookahead_tokens": lookahead}

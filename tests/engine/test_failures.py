@@ -131,6 +131,7 @@ def test_an_operator_that_raises_leaves_nothing_allocated(
     assert again == text
 
 
+@pytest.mark.slow
 def test_a_decode_step_that_raises_may_be_repeated(small_runner: ModelRunner) -> None:
     """Nothing was committed: the rows run again with the bits of a run that never failed."""
     lengths = [9, 14]
@@ -149,6 +150,7 @@ def test_a_decode_step_that_raises_may_be_repeated(small_runner: ModelRunner) ->
         assert torch.equal(row, whole(small_runner, prompt)[-1])
 
 
+@pytest.mark.slow
 def test_running_out_of_pages_is_an_error_of_the_request(small_runner: ModelRunner) -> None:
     """A request that does not fit beside another fails; the other one goes on."""
     prompt = random_tokens(small_runner, 19)

@@ -69,6 +69,7 @@ def ending_with(runner: ModelRunner, token: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runner.checkpoint, "config", config)
 
 
+@pytest.mark.slow
 def test_the_end_of_sentence_token_stops(
     small_runner: ModelRunner, prompt: Tokens, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_end_of_sentence_as_the_last_allowed_token_is_a_stop(
     assert generated(small_runner, prompt, params) == [Generated(text[0], "stop")]
 
 
+@pytest.mark.slow
 def test_ignore_eos_goes_on(
     small_runner: ModelRunner, prompt: Tokens, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def test_ignore_eos_goes_on(
     assert ids(small_runner, prompt, GREEDY) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [1, 3])
 def test_max_model_len_ends_the_text(room: int, small_runner: ModelRunner) -> None:
     prompt = random_tokens(small_runner, MAX_MODEL_LEN - room)
@@ -171,6 +174,7 @@ def test_without_a_seed_texts_differ(small_runner: ModelRunner, prompt: Tokens) 
     assert ids(small_runner, prompt, params) != ids(small_runner, prompt, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, -2])
 def test_temperature_0_ignores_the_seed(
     seed: int, small_runner: ModelRunner, prompt: Tokens, text: list[int]

@@ -40,6 +40,7 @@ def llm(small_runner: ModelRunner) -> Iterator[LLM]:
     assert nothing_is_held(small_runner)
 
 
+@pytest.mark.slow
 def test_one_result_per_prompt_in_order_with_bad_ones_between(llm: LLM) -> None:
     prompts: list[Any] = ["The first", [], "The \ud800 third", [5, 6, 7], [10**9], {"role": 1}]
     prompts += [
@@ -192,6 +193,7 @@ def test_a_stream_that_fails_says_why(llm: LLM) -> None:
     assert [(d.finish_reason, bool(d.error)) for d in deltas] == [("error", True)]
 
 
+@pytest.mark.slow
 def test_to_stop_reading_aborts(llm: LLM) -> None:
     stream = llm.stream([1, 2, 3], LONG)
     next(stream)
@@ -282,6 +284,7 @@ def test_a_prompt_that_ends_inside_a_character(llm: LLM) -> None:
     assert "".join(delta.text for delta in deltas) == whole.text == "😀b\ufffd"
 
 
+@pytest.mark.slow
 def test_callbacks_that_raise_harm_nothing(llm: LLM) -> None:
     def raising(value: object) -> None:
         raise RuntimeError("no")
@@ -316,6 +319,7 @@ def test_fifty_requests_from_eight_threads(llm: LLM) -> None:
     assert len({r.request_id for r in results}) == 50
 
 
+@pytest.mark.slow
 def test_asynchronous_use(llm: LLM) -> None:
     async def use() -> tuple[list[RequestOutput], list[RequestDelta]]:
         async def read() -> list[RequestDelta]:
@@ -388,6 +392,7 @@ def test_a_loop_that_dies_fails_every_request(small_runner: ModelRunner) -> None
         engine.abort(request_id)
 
 
+@pytest.mark.slow
 def test_an_interrupt_aborts_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Any, timeout: float | None = None) -> None:
         raise KeyboardInterrupt

@@ -30,6 +30,7 @@ def prompts_of(runner: ModelRunner) -> list[Tokens]:
     return [random_tokens(runner, length, seed=length) for length in LENGTHS]
 
 
+@pytest.mark.slow
 @modes
 def test_prompts_of_several_lengths_in_one_step(
     numerics: str, compute: str, small_runners: RunnerOf
@@ -88,6 +89,7 @@ def test_order_of_the_sequences(small_runner: ModelRunner, threads: Callable[[in
         assert_same_bits(got, want, f"prompt of {len(tokens)} in reverse order with 2 threads")
 
 
+@pytest.mark.slow
 def test_last_rows_are_those_of_all_rows(small_runner: ModelRunner) -> None:
     prompts = prompts_of(small_runner)
     want = torch.stack([rows[-1] for rows in together(small_runner, prompts, [[]] * 5)])

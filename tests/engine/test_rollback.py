@@ -125,6 +125,7 @@ def test_accepted_counts_of_any_size(runner: ModelRunner) -> None:
                 assert_same_bits(part[:kept], want[rows], f"{kept} accepted from {chunk.start}")
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_not_committed_runs_again_with_equal_bits(runner: ModelRunner) -> None:
     tokens = random_tokens(runner, 25, seed=3)
     with sequence(runner) as cache:

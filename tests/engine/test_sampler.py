@@ -275,6 +275,7 @@ def test_prompt_logprobs_of_a_preempted_prompt_are_given_once() -> None:
     assert raws(request.prompt_logprobs) == pytest.approx(want, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_prompt_logprobs_of_the_model(small_runner: ModelRunner) -> None:
     prompt = random_tokens(small_runner, 21)
     logits = whole(small_runner, prompt)

@@ -45,6 +45,7 @@ def test_a_line_every_so_many_steps(
     assert len(lines(caplog)) == count
 
 
+@pytest.mark.slow
 def test_every_hundred_steps_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     engine, _ = engine_with(None, slots=2)

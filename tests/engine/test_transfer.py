@@ -99,6 +99,7 @@ def test_whole_groups_need_no_slot(small_runner: ModelRunner, other: ModelRunner
     assert_same_bits(got, want, "after 16 tokens, without the slot")
 
 
+@pytest.mark.slow
 def test_two_sequences_read_the_same_blocks(small_runner: ModelRunner) -> None:
     """A prefix of whole blocks that another sequence left is shared, not copied."""
     prefix = random_tokens(small_runner, 16, seed=2)

@@ -76,7 +76,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "one expert for each token": schedule(0, 1, sources=[1]) | {"num_experts_per_tok": 1},
     "n-grams of 2": schedule(0, 1, sources=[1]) | {"engram_max_ngram_size": 2},
 }
-FAST = ("ratios in turn", "window of 5", "one expert for each token")
+FAST = ("ratios in turn", "one expert for each token")
 BY_SIZE = [
     pytest.param(name, marks=() if name in FAST else pytest.mark.slow, id=name) for name in MODELS
 ]
@@ -105,6 +105,7 @@ def test_chunks_do_not_matter(name: str, tmp_path: Path) -> None:
         assert_same_bits(got[1], want, f"{name}: cut before 13")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["window only", "ratio 2 after ratio 1"])
 def test_text_of_a_reduced_model(name: str, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
@@ -139,6 +140,7 @@ def test_a_compressed_layer_sees_beyond_its_window(tmp_path: Path) -> None:
         assert all(effect(runner, 20, place) for place in (0, 5, 11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2, 3, 9])
 def test_a_row_sees_every_complete_pair(length: int, tmp_path: Path) -> None:
     """Ratio 2 and a window of 1: earlier tokens are seen through their pairs alone."""

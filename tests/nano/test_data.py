@@ -126,6 +126,7 @@ def pairs(document: Document) -> set[frozenset[str]]:
     return {frozenset(pair) for pair in found}
 
 
+@pytest.mark.slow
 def test_the_splits_share_no_fact() -> None:
     train = set().union(*map(pairs, some("train", 1000)))
     heldout = set().union(*map(pairs, some("heldout", 500)))

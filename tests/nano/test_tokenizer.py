@@ -84,6 +84,7 @@ def test_chats_are_written_as_the_template_writes_them(ours: Tokenizer) -> None:
             messages.append({"role": "assistant", "content": answer})
 
 
+@pytest.mark.slow
 def test_held_out_items_are_as_made() -> None:
     assert making.main(["--check"]) == 0
     assert making.FILE.stat().st_size < 1_000_000

@@ -144,6 +144,7 @@ def test_ref_quantises_nothing(path: Path) -> None:
         assert seen(record) == expected, f"layer {record.weights.plan.index}, {kind}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", ["infer", "ref"])
 def test_unquantised_checkpoint_sees_no_quantised_input(unquantised: Path, numerics: str) -> None:
     for record in records_of(unquantised, numerics):

@@ -96,6 +96,7 @@ def test_a_row_of_nan_gives_minus_one_and_spoils_no_other() -> None:
     assert draw(logprobs, 1, 2) == [-1, 1, -1]
 
 
+@pytest.mark.slow
 def test_distribution_by_chi_square() -> None:
     count, probabilities = 20_000, [0.3, 0.005, 0.2, 0.125, 0.25, 0.02, 0.1]
     ids = many([math.log(p) for p in probabilities], count, seed=2024)

@@ -166,6 +166,7 @@ def test_backends_of_the_core_have_no_settings_of_their_own() -> None:
     assert all(found is not None and found.settings == () for found in specs)
 
 
+@pytest.mark.slow
 def test_torch_is_neither_imported_nor_needed(command: Command, site: Path) -> None:
     (site / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
     done = command("env", "--json")
@@ -173,6 +174,7 @@ def test_torch_is_neither_imported_nor_needed(command: Command, site: Path) -> N
     assert set(VARIABLES) <= set(by_name(done.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tuned")
 def test_without_torch_a_note_says_whose_settings_are_missing(command: Command, site: Path) -> None:
     (site / "torch.py").write_text("raise ImportError('no torch here')\n")
