@@ -110,10 +110,12 @@ class Engine:
 
         on_token: called with a sequence after each of its tokens; it may finish the sequence. Stop
         strings are found there, since the engine itself knows no text. on_logits: called with the
-        unmodified logits of every row of the request, of prompt and output, each position once.
-        cache: a cache that holds the first tokens of the prompt already, such as an imported one.
-        The request takes it over and starts to run at once. RequestError where no more sequence can
-        run, or where the cache leaves no token of the prompt to compute.
+        unmodified logits of every row of the request, of prompt and output, each position once; it
+        may finish the sequence as well. The first sample gets the rows of the prompt, the others
+        begin with its last row. cache: a cache that holds the first tokens of the prompt already,
+        such as an imported one. The request takes it over and starts to run at once, and on_logits
+        gets the rows that follow. RequestError where no more sequence can run, or where the cache
+        is closed, was taken over before, or leaves no token of the prompt to compute.
         """
         tokens = self.admission.check(prompt, params)
         number = next(self._numbers)
@@ -134,23 +136,31 @@ class Engine:
         seed = self._seed(number) if params.seed is None else int(params.seed)
         for index in range(params.n):
             own = (seed + index) & (2**64 - 1)
-            request.sequences.append(Sequence(request, index, own, tokens, len(tokens)))
+            sequence = Sequence(request, index, own, tokens, len(tokens))
             if index:
-                request.sequences[-1].status = Status.PLANNED
+                sequence.status, sequence.captured = Status.PLANNED, len(tokens) - 1
+            request.sequences.append(sequence)
         self._requests[request_id] = request
         if params.n > 1:
             self._unforked.add(number)
         if on_logits is not None:
             self._capturing.add(number)
         self.observer.arrived(request)
+        first = request.sequences[0]
         if cache is None:
-            self.scheduler.add(request.sequences[0])
+            self.scheduler.add(first)
         else:
-            request.sequences[0].cache = cache
-            self.scheduler.enter(request.sequences[0])
+            first.cache, first.captured = cache, cache.length
+            self.scheduler.enter(first)
         return request
 
     def _check_cache(self, cache: SequenceCache, length: int) -> None:
+        taken = any(sequence.slot == cache.slot for sequence in self.scheduler.running)
+        if taken or not self.runner.cache.slots.num_owners(cache.slot):
+            raise RequestError(
+                f"the cache in slot {cache.slot} is closed, or a request has taken it over; open "
+                "and fill one for each request"
+            )
         if not 0 <= cache.length < length:
             raise RequestError(
                 f"the cache holds {cache.length} tokens of a prompt of {length}; allowed: fewer "
@@ -204,13 +214,15 @@ class Engine:
     def tapped(self, tap: Tap, layers: LayerTap | None = None) -> Iterator[None]:
         """Within the block, call `tap` at every operator and `layers` at every layer of a step.
 
-        Both may replace the values that they are given: see `Operators.tapped` and `LayerTap`.
+        Both may replace the values that they are given: see `Operators.tapped` and `LayerTap`. A
+        block within adds its `tap`; its `layers`, where given, replace those of the outer one.
         """
         runner, backbone = self.runner, self.runner.backbone
         kept = runner.operators, backbone.tap
         operators = runner.operators.tapped(tap)
         runner.operators = backbone.operators = self.sampler.operators = operators
-        backbone.tap = layers
+        if layers is not None:
+            backbone.tap = layers
         try:
             yield
         finally:
@@ -310,23 +322,30 @@ class Engine:
     def _give_logits(self, step: ScheduledStep, residual: Residual) -> list[Sequence]:
         """Call on_logits of the requests that have it, after their rows were committed.
 
-        Returns the sequences whose callback raised; each of them fails alone, with that error.
+        Returns the sequences that ended by it: finished by their callback, or failed with what it
+        raised. A failure concerns that sequence alone.
         """
-        failed: list[Sequence] = []
-        for span in captured_spans(step) if self._capturing else ():
-            sequence, on_logits = span.sequence, span.sequence.request.on_logits
-            assert on_logits is not None
-            sequence.captured = span.last
-            try:
-                for first, logits in self._logits(span, residual):
-                    if sequence.finished:  # a callback has aborted it
-                        break
-                    on_logits(sequence, first, logits)
-            except Exception as error:
-                if not sequence.finished:
-                    sequence.fail(error)
-                    failed.append(sequence)
-        return failed
+        spans = captured_spans(step) if self._capturing else []
+        return [
+            span.sequence
+            for span in spans
+            if not span.sequence.finished and self._ended_by_logits(span, residual)
+        ]
+
+    def _ended_by_logits(self, span: RowSpan, residual: Residual) -> bool:
+        """Call on_logits with the rows of a span; whether its sequence is to be released then."""
+        sequence, on_logits = span.sequence, span.sequence.request.on_logits
+        assert on_logits is not None
+        sequence.captured = span.last
+        try:
+            for first, logits in self._logits(span, residual):
+                on_logits(sequence, first, logits)
+                if sequence.finished:
+                    break
+        except Exception as error:
+            if not sequence.finished:
+                sequence.fail(error)
+        return sequence.finished and sequence.cache is not None  # an abort has released it
 
     def _logits(self, span: RowSpan, residual: Residual) -> Iterator[tuple[int, Tensor]]:
         """Yield the logits of a span in pieces [m, V], each with the position of its first row."""

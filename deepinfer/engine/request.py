@@ -60,8 +60,9 @@ class Sequence:
     """One sample of a request: the prompt and what was generated after it.
 
     error: why it failed, "" if it did not. exception: what a step or a callback raised.
-    last_token_at: when it got its latest token, noted at a preemption. captured: how many positions
-    have had their logits given to on_logits. Times are of `time.monotonic`.
+    last_token_at: when it got its latest token, noted at a preemption. captured: the position from
+    which on logits are to be given to on_logits; earlier ones were, or are those of another sample.
+    Times are of `time.monotonic`.
 
     While it runs, its tokens stand in the `SequenceTable`; otherwise it keeps them itself.
     """
@@ -164,6 +165,8 @@ class Sequence:
         self.finish_reason = reason
         self.stop_reason = stop_reason
         self.finished_at = time.monotonic()
+        if not self.first_token_at and self.output_length:
+            self.first_token_at = self.finished_at  # ended in the step that drew its first token
 
     def fail(self, error: BaseException) -> None:
         """End the sequence with an exception."""
@@ -177,8 +180,9 @@ class Request:
     """A prompt and the sequences that answer it. number: order of arrival.
 
     arrival, scheduled_at: of `time.monotonic`. prompt_logprobs: of the prompt's tokens from the
-    second on, where asked for. on_token: called with a sequence after each of its tokens; it may
-    call `Sequence.finish`. on_logits: called with the logits of every row, each position once.
+    second on, where asked for. on_token: called with a sequence after each of its tokens.
+    on_logits: called with the logits of every row, each position once. Both may call
+    `Sequence.finish`.
     """
 
     request_id: str

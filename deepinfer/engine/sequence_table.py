@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from deepinfer.arrays import Int64Array
+from deepinfer.arrays import Int64Array, reserved_zeros
 
 
 class SequenceTable:
@@ -21,12 +21,13 @@ class SequenceTable:
     the end-of-sentence token ends it. watched [S] bool: each token must be looked at, because it is
     the first one, or there are stop ids or a callback. Integers are int64 unless stated.
 
-    The array of tokens takes address space only: the system provides its pages when written.
+    The array of tokens takes address space only: the system provides its pages when written (see
+    `reserved_zeros`).
     """
 
     def __init__(self, num_slots: int, max_model_len: int, eos_id: int) -> None:
         self.max_model_len = max_model_len
-        self.tokens: npt.NDArray[np.int32] = np.zeros((num_slots, max_model_len), np.int32)
+        self.tokens: npt.NDArray[np.int32] = reserved_zeros((num_slots, max_model_len), np.int32)
         self.known: Int64Array = np.zeros(num_slots, np.int64)
         self.prompt_length: Int64Array = np.zeros(num_slots, np.int64)
         self.stop_at: Int64Array = np.zeros(num_slots, np.int64)

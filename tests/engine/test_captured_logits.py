@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,13 @@ from tests.engine.runs import (
     step,
     whole,
 )
-from tests.engine.shadow import assert_as_at_the_start, drain, prompt_of, shadow_engine
+from tests.engine.shadow import (
+    assert_alone,
+    assert_as_at_the_start,
+    drain,
+    prompt_of,
+    shadow_engine,
+)
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -139,6 +146,37 @@ def test_a_callback_may_abort(own: bool) -> None:
     assert_as_at_the_start(engine)
 
 
+@pytest.mark.parametrize(("position", "output"), [(0, 0), (13, 3)])
+def test_a_callback_may_finish_its_sequence(position: int, output: int) -> None:
+    """In the middle of a prompt or of the output; the request ends in that step."""
+    engine, _ = shadow_engine(max_num_batched_tokens=8)
+
+    def finishing(sequence: Sequence, first: int, logits: Tensor) -> None:
+        if first >= position:
+            sequence.finish(FinishReason.STOP)
+
+    request = engine.add(prompt_of(12), GREEDY, on_logits=finishing)
+    other = engine.add(prompt_of(3, 1), GREEDY)
+    drain(engine)
+    assert request.sequences[0].finish_reason == FinishReason.STOP
+    assert request.sequences[0].output_length == output
+    assert_alone(other)
+    assert_as_at_the_start(engine)
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_further_samples_begin_with_the_last_row_of_the_prompt(others: int) -> None:
+    """Whether they share the first one's cache or wait for a place and compute the prompt again."""
+    engine, _ = shadow_engine(max_num_batched_tokens=8, max_num_seqs=3)
+    for seed in range(others):
+        engine.add(prompt_of(4, seed), GREEDY_LONG)
+    capture = Capture()
+    engine.add(prompt_of(20, 3), replace(GREEDY, n=3), on_logits=capture)
+    drain(engine)
+    assert [capture.parts[index][0][0] for index in range(3)] == [0, 19, 19]
+    assert [len(capture.logits(index)) for index in range(3)] == [23, 4, 4]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 16, 17, 33])
 def test_a_request_that_brings_its_cache(length: int, engine: Engine) -> None:
@@ -164,6 +202,36 @@ def test_a_cache_that_leaves_nothing_to_compute_is_refused(engine: Engine) -> No
             engine.add(prompt, GREEDY, cache=cache)
     finally:
         runner.cache.close(cache)
+
+
+def test_a_cache_is_preempted_before_its_first_row() -> None:
+    """Its tokens are computed again, and their logits are not given all the same."""
+    engine, runner = shadow_engine(blocks=4)
+    first = engine.add(prompt_of(31), replace(GREEDY_LONG, max_tokens=20))
+    engine.step()
+    prompt = np.array(prompt_of(33, 2))
+    cache = runner.cache.open()
+    step(runner, [Piece(prompt, 0, 32, cache)])  # type: ignore[arg-type]
+    capture = Capture()
+    second = engine.add(prompt, GREEDY, on_logits=capture, cache=cache)
+    drain(engine)
+    assert second.sequences[0].preemptions == 1
+    assert capture.parts[0][0][0] == 32
+    assert len(capture.logits()) == 4
+    assert_alone(first, second)
+    assert_as_at_the_start(engine)
+
+
+def test_a_cache_is_taken_once() -> None:
+    engine, runner = shadow_engine()
+    cache, closed = runner.cache.open(), runner.cache.open()
+    runner.cache.close(closed)
+    engine.add(prompt_of(4), GREEDY, cache=cache)
+    for taken in (cache, closed):
+        with pytest.raises(RequestError, match=f"slot {taken.slot} is closed, or a request has"):
+            engine.add(prompt_of(4), GREEDY, cache=taken)
+    drain(engine)
+    assert_as_at_the_start(engine)
 
 
 def test_a_request_with_a_cache_cannot_wait() -> None:
@@ -218,3 +286,27 @@ def test_taps_see_a_step_and_may_replace(engine: Engine) -> None:
     with engine.tapped(tap, Layers(zeroed=1)):
         assert not torch.equal(captured(engine, prompt), plain)
     assert_same_bits(captured(engine, prompt), plain, "after the taps")
+
+
+def test_taps_within_taps(engine: Engine) -> None:
+    """The outer ones stay, and a step that raises within leaves them as they were."""
+    prompt, seen, layers = random_tokens(engine.runner, 5), [], Layers()
+
+    def outer(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
+        seen.append(operator)
+
+    def broken(operator: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if operator == "attend_output":
+            raise ValueError("a broken tap")
+
+    with engine.tapped(outer, layers):
+        with engine.tapped(broken):
+            request = engine.add(prompt, GREEDY)
+            engine.drain()
+        assert request.sequences[0].error == "ValueError: a broken tap"
+        assert (layers.before_, layers.after_) == ([0], [])
+        assert seen.count("attend_output") == 1
+        captured(engine, prompt)
+        assert len(layers.after_) == engine.runner.config.text.num_hidden_layers
+    captured(engine, prompt)
+    assert seen.count("embed") == 2

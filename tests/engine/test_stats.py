@@ -131,6 +131,18 @@ def test_how_requests_end() -> None:
     assert stats.steps == 1, "a step that raised is none"
 
 
+def test_times_of_a_sequence_that_another_callback_ends_with_its_first_token() -> None:
+    engine, _ = shadow_engine()
+    engine.add(prompt_of(3), greedy(1), on_token=lambda sequence: engine.abort("second") and None)
+    second = engine.add(prompt_of(4, 1), greedy(2), "second").sequences[0]
+    drain(engine)
+    assert second.output_length == 1
+    assert second.first_token_at == second.finished_at > 0
+    stats = engine.stats()
+    assert stats.request_prefill_time_seconds.count == stats.time_to_first_token_seconds.count == 2
+    assert 0 <= stats.request_prefill_time_seconds.p50 <= stats.request_prefill_time_seconds.total
+
+
 def test_where_there_was_nothing_to_draw_no_token_is_counted() -> None:
     engine, runner = shadow_engine()
     nothing = torch.full((1, VOCABULARY), float("nan"))
