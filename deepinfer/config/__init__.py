@@ -1,4 +1,4 @@
-"""The configuration of a checkpoint: config.json, its rules, and numbers that follow from it."""
+"""Configuration of a checkpoint: the published config.json, its rules, and what follows from it."""
 
 from deepinfer.config.engram import EngramHash, engram_hashes
 from deepinfer.config.limits import Limit, release_limits

@@ -1,6 +1,6 @@
-"""Release limits: values of a configuration that one vendor's kernels were not written for.
+"""Release limits: where a configuration leaves what one vendor's kernels were written for.
 
-They are no errors. A backend with such limits states them in `supports`; `deepinfer inspect` lists
+These are not errors. A backend states such limits as capabilities, and `deepinfer inspect` lists
 them. Source: model specification, sections 1.2, 1.4 and appendix C.
 """
 
@@ -14,7 +14,7 @@ from deepinfer.config.text import TextConfig
 
 @dataclass(frozen=True)
 class Limit:
-    """A value outside of a release limit: its dotted key, the value, and the limit in words."""
+    """One release limit that a configuration leaves: dotted key, its value, the limit in words."""
 
     key: str
     value: object
@@ -25,7 +25,7 @@ class Limit:
 
 
 def _text_limits(text: TextConfig) -> list[Limit]:
-    """Values of `text_config` outside of release limits; none in the released configuration."""
+    """Limits on `text_config`; empty for the released configuration."""
     limits = []
 
     def expect(holds: bool, key: str, rule: str) -> None:
@@ -67,7 +67,7 @@ def _text_limits(text: TextConfig) -> list[Limit]:
 
 
 def release_limits(config: ModelConfig) -> list[Limit]:
-    """Values of a configuration outside of release limits; none in the released one."""
+    """Limits on the whole configuration; empty for the released one."""
     limits = _text_limits(config.text)
     if config.quantization is None:
         limits.append(Limit("quantization_config", None, "the released quantization_config"))

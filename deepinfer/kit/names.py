@@ -1,4 +1,4 @@
-"""Checks the name of a new backend."""
+"""Names that a new backend may have."""
 
 from __future__ import annotations
 

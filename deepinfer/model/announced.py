@@ -12,10 +12,10 @@ EXPERT = ".experts."
 
 
 class AnnouncedCheckpoint:
-    """A checkpoint for `WeightLoader` whose sources have kinds and shapes and no values.
+    """What `WeightLoader` asks of a checkpoint, with sources of right kinds and shapes.
 
     Block scales are left out. Without a quantization_config every matrix is bf16. All experts of a
-    layer are represented by the first one, since their shapes are equal.
+    layer are its first one, since they have equal shapes.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -34,7 +34,7 @@ class AnnouncedCheckpoint:
         return ShapeSource(name, kind.code_dtype, shape)
 
     def linear(self, prefix: str) -> LinearSource:
-        """The matrix or table `prefix`.weight, without scales."""
+        """The matrix or table `prefix`.weight."""
         return LinearSource(self.source(f"{prefix}.weight"))
 
     def expert(self, prefix: str) -> ExpertSource:

@@ -17,8 +17,7 @@ def backend() -> Backend:
 @pytest.mark.parametrize("values", [[1, 2], (1, 2), np.array([1, 2], dtype=np.int32)])
 def test_tensor_from_host_values(backend: Backend, values: object) -> None:
     made = backend.tensor(values, torch.int64)
-    assert made.dtype == torch.int64
-    assert made.tolist() == [1, 2]
+    assert (made.dtype, made.tolist()) == (torch.int64, [1, 2])
 
 
 def test_tensor_does_not_follow_the_hosts_array(backend: Backend) -> None:

@@ -9,21 +9,14 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import OPERATORS, Activation, Backend, LinearSource
+from deepinfer.backend.base import family_of
 from deepinfer.backend.memory_source import MemorySource
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.resolution import COMPOSED, FALLBACK, MISSING, NATIVE, Operators, resolve
 from deepinfer.formats import Scheme
 
-LATER = {
-    "confidence",
-    "draft_inputs",
-    "lengths_after",
-    "next_history",
-    "next_inputs",
-    "residual",
-    "split_budget",
-    "verify",
-}
+SPECULATION = {name for name in OPERATORS if family_of(name) == "speculation"}
+LATER = {*SPECULATION, "residual", "verify"}
 
 
 @pytest.fixture

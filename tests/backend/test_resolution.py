@@ -208,8 +208,7 @@ def test_backend_and_reference_get_the_table_for_calls_of_their_own(toys: Toys) 
 def test_services_are_the_backends(toys: Toys) -> None:
     chip = toys.backend("chip", [], collectives=lambda self: "ccl")
     table = toys.resolve(chip)
-    assert table.collectives() == "ccl"
-    assert table.device == chip.device
+    assert (table.collectives(), table.device) == ("ccl", chip.device)
     public = {name for name in vars(Device) if not name.startswith("_")} - {"capture"}
     assert public <= set(vars(table))
 

@@ -15,10 +15,8 @@ PAIR = 68 + 288
 def test_sizes_of_the_release() -> None:
     layout = CacheLayout(released_text(), draft_stages=3)
     assert (BLOCK_TOKENS, PAGE_TOKENS) == (128, 16)
-    assert layout.block_bytes == 113_920
-    assert layout.bytes_per_token() == 890
-    assert layout.window_layers == 43
-    assert layout.window_layer_bytes == 16 * 528
+    assert (layout.block_bytes, layout.bytes_per_token()) == (113_920, 890)
+    assert (layout.window_layers, layout.window_layer_bytes) == (43, 16 * 528)
     assert layout.page_bytes == 363_264
 
 

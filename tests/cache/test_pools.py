@@ -88,8 +88,7 @@ def test_pools_of_a_manager_hold_every_number_that_it_lends(ratios: tuple[int, .
     manager.reserve(manager.open(), 20)
     pools = manager.pools(CPU, torch.float32)
     assert pools.context.num_blocks == 1 + manager.blocks.capacity
-    assert pools.window.num_blocks == 1 + 6
-    assert pools.num_slots == 1 + 2
+    assert (pools.window.num_blocks, pools.num_slots) == (1 + 6, 1 + 2)
 
 
 @pytest.fixture(scope="module")

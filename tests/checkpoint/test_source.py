@@ -47,12 +47,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("way", ["read", "map"])
 def test_values_dtypes_and_shapes(path: Path, way: str) -> None:
     values = [getattr(open_source(path, name), way)() for name in ("pad", "bf16", "fp32")]
-    assert values[0].tolist() == [250, 251, 252, 253]
-    assert values[0].dtype == torch.uint8
-    assert values[1].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert values[1].dtype == torch.bfloat16
-    assert values[2].tolist() == [1.5, -2.0]
-    assert values[2].dtype == torch.float32
+    assert (values[0].tolist(), values[0].dtype) == ([250, 251, 252, 253], torch.uint8)
+    assert (values[1].tolist(), values[1].dtype) == ([[0, 1], [2, 3], [4, 5]], torch.bfloat16)
+    assert (values[2].tolist(), values[2].dtype) == ([1.5, -2.0], torch.float32)
 
 
 @pytest.mark.parametrize("way", ["read", "map"])

@@ -43,12 +43,9 @@ def test_counts_and_bytes_by_dtype(released: ModelConfig) -> None:
 
 def test_parameters_by_role(released: ModelConfig) -> None:
     count = count_parameters(expected_tensors(released))
-    assert count.routed_experts == 543_581_798_400
-    assert count.other_backbone == 8_299_036_784
-    assert count.backbone == 551_880_835_184
-    assert count.engram_tables == 196_613_849_600
-    assert count.draft == 14_225_362_530
-    assert count.vision == 485_268_480
+    assert (count.routed_experts, count.other_backbone) == (543_581_798_400, 8_299_036_784)
+    assert (count.backbone, count.engram_tables) == (551_880_835_184, 196_613_849_600)
+    assert (count.draft, count.vision) == (14_225_362_530, 485_268_480)
     assert count.total == 763_205_315_794
 
 

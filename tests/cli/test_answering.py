@@ -166,14 +166,12 @@ def test_an_interruption_ends_what_runs_and_begins_nothing(
     run = Run(tmp_path, prompts(9), answer, room=3)
     reasons = [record["finish_reason"] for record in run.records]
     assert run.status == 143
-    assert reasons[0] == "stop"
-    assert set(reasons[1:]) == {"abort"}
+    assert (reasons[0], set(reasons[1:])) == ("stop", {"abort"})
     assert run.records[1]["text"] == "cut"
     assert len(run.llm.handles) < 9
     assert "requests are ended early" in capsys.readouterr().err
     again = Run(tmp_path, prompts(9), at_once, resume=True)
-    assert again.status == 0
-    assert again.input_run.skipped == 1
+    assert (again.status, again.input_run.skipped) == (0, 1)
     assert sorted(record["index"] for record in again.records) == list(range(1, 10))
     assert {record["finish_reason"] for record in again.records} == {"stop"}
 
@@ -193,8 +191,7 @@ def test_an_id_that_occurs_twice_is_refused_in_later_runs_too(tmp_path: Path) ->
     first = Run(tmp_path, lines, at_once)
     again = Run(tmp_path, lines, at_once, resume=True)
     for run, requests in ((first, 2), (again, 0)):
-        assert run.status == 1
-        assert len(run.llm.handles) == requests
+        assert (run.status, len(run.llm.handles)) == (1, requests)
         assert [record.get("error") for record in run.records] == [
             None,
             None,

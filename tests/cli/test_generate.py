@@ -107,8 +107,7 @@ def test_more_lines_than_the_engine_holds(launch: Launch, tmp_path: Path) -> Non
 )
 def test_refusals(launch: Launch, arguments: tuple[str, ...], status: int, message: str) -> None:
     done = launch("generate", *arguments, DEEPINFER_ACCELERATOR="reference")
-    assert done.returncode == status
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (status, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 

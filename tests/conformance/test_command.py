@@ -43,8 +43,7 @@ def test_a_line_per_item_and_the_closing_line(run: Run, short: SmallGolden) -> N
     lines = output.splitlines()
     assert status == 0
     assert errors == ""
-    assert lines[-1] == "covered 4, failed 0, not covered 1"
-    assert len(lines) == 6
+    assert (lines[-1], len(lines)) == ("covered 4, failed 0, not covered 1", 6)
     assert [line.split()[:3] for line in lines[:2]] == [
         ["passed", "fp32", f"{MODEL}/logits/p1"],
         ["passed", "fp32", f"{MODEL}/logits/p2"],

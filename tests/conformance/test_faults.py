@@ -6,44 +6,46 @@ from pathlib import Path
 
 import pytest
 
+from deepinfer_reference.backend import ReferenceBackend
 from tests.conformance import faults
-from tests.conformance.faults import ReferenceBackend
+from tests.conformance.mutants import attention, cache, dense, experts, hyper, packing, slots
+from tests.conformance.mutants.catching import backends_of
 from tests.conformance.small_golden import MODEL, SmallGolden, failures
 
 CAUGHT = [
     # fault, compute, items that must be among those that fail
-    (faults.SinkIgnored, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
-    (faults.WindowShort, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
-    (faults.WindowLong, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
-    (faults.OutputNotRotatedBack, "fp32", ["ops/rope/plain.inverse", "L0/attn_out"]),
+    (attention.SinkIgnored, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
+    (attention.WindowShort, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
+    (attention.WindowLong, "fp32", ["ops/attn/r1.full.attended", "L0/attn_out"]),
+    (attention.OutputNotRotatedBack, "fp32", ["ops/rope/plain.inverse", "L0/attn_out"]),
     (faults.RopeNotInverted, "fp32", ["ops/rope/plain.inverse", "L0/attn_out"]),
-    (faults.HalvesPaired, "fp32", ["ops/rope/plain.out", "L0/window_kv"]),
-    (faults.YarnIgnored, "fp32", ["ops/rope/yarn.out", "L2/compressed_kv"]),
+    (dense.HalvesPaired, "fp32", ["ops/rope/plain.out", "L0/window_kv"]),
+    (dense.YarnIgnored, "fp32", ["ops/rope/yarn.out", "L2/compressed_kv"]),
     (faults.PlainTheta, "fp32", ["ops/rope/yarn.out", "L2/compressed_kv"]),
-    (faults.CandidatesIgnored, "fp32", ["ops/attn/r1.reindex.topk_indices", "L5/topk_indices"]),
-    (faults.TopKFewer, "fp32", ["ops/attn/r1.full.topk_indices", "L4/topk_indices"]),
+    (attention.CandidatesIgnored, "fp32", ["ops/attn/r1.reindex.topk_indices", "L5/topk_indices"]),
+    (attention.TopKFewer, "fp32", ["ops/attn/r1.full.topk_indices", "L4/topk_indices"]),
     (faults.InvisibleSelected, "fp32", ["ops/attn/r1.full.topk_indices", "L2/topk_indices"]),
-    (faults.LastBlockNotForced, "fp32", ["ops/candidates.block4_top1", "L4/candidates"]),
+    (attention.LastBlockDropped, "fp32", ["ops/candidates.block4_top1", "L4/candidates"]),
     (faults.BlockFewer, "fp32", ["ops/candidates.block4_top1", "L4/candidates"]),
-    (faults.ReluMissing, "fp32", ["ops/attn/r1.full.index_scores", "L2/index_scores"]),
-    (faults.GatesIgnored, "fp32", ["ops/attn/r2.full.compressor_latent", "L2/compressed_kv"]),
+    (attention.ReluMissing, "fp32", ["ops/attn/r1.full.index_scores", "L2/index_scores"]),
+    (cache.GatesIgnored, "fp32", ["ops/attn/r2.full.compressor_latent", "L2/compressed_kv"]),
     (faults.StoredTowardsZero, "fp32", ["ops/quant/fp8.edges.store", "L0/window_kv"]),
-    (faults.BiasInWeights, "fp32", ["ops/router/r384.text.weights", "L0/router_weights"]),
+    (experts.BiasInWeights, "fp32", ["ops/router/r384.text.weights", "L0/router_weights"]),
     (faults.BiasIgnored, "fp32", ["ops/router/r384.text.indices", "L0/router_indices"]),
     (faults.ImageBiasForText, "fp32", ["ops/router/r384.text.indices", "L0/router_indices"]),
-    (faults.RouteScaleMissing, "fp32", ["ops/router/r384.text.weights", "L0/router_weights"]),
-    (faults.WeightAfterProjection, "bf16", ["L0/ffn_out"]),  # in fp32 it is no mistake
-    (faults.ClampDropped, "bf16", ["ops/swiglu/limit1", "L0/ffn_out"]),
-    (faults.GateClampedBelow, "bf16", ["ops/swiglu/limit1", "L0/ffn_out"]),
-    (faults.ScaleOfNextBlock, "fp32", ["ops/dequant/fp8_block32", "L0/attn_out"]),
+    (experts.ScaleOfWeightsMissing, "fp32", ["ops/router/r384.text.weights", "L0/router_weights"]),
+    (experts.WeightAfterProjection, "bf16", ["L0/ffn_out"]),  # in fp32 it is no mistake
+    (experts.ClampDropped, "bf16", ["ops/swiglu/limit1", "L0/ffn_out"]),
+    (experts.GateClampedBelow, "bf16", ["ops/swiglu/limit1", "L0/ffn_out"]),
+    (packing.ScaleOfNextBlock, "fp32", ["ops/dequant/fp8_block32", "L0/attn_out"]),
     (faults.ScaleRowLate, "fp32", ["ops/dequant/fp8_block32", "L0/attn_out"]),
-    (faults.NibblesSwapped, "fp32", ["L0/ffn_out"]),
+    (slots.NibblesSwapped, "fp32", ["L0/ffn_out"]),
     (faults.EngramGateSign, "fp32", ["ops/engram/tiny.streams_out", "L1/engram_streams"]),
     (faults.EngramSkipped, "fp32", ["ops/engram/tiny.streams_out", "L1/engram_streams"]),
-    (faults.PreOfSameSite, "fp32", ["L0/ffn_in", "L0/streams"]),
-    (faults.SinkhornFewer, "fp32", ["ops/sinkhorn/out"]),
-    (faults.CombTransposed, "fp32", ["ops/mhc/comb", "L0/attn_mix.comb"]),
-    (faults.PostNotDoubled, "fp32", ["ops/mhc/post", "L0/attn_mix.post"]),
+    (hyper.PreOfSameSite, "fp32", ["L0/ffn_in", "L0/streams"]),
+    (hyper.SinkhornFewer, "fp32", ["ops/sinkhorn/out"]),
+    (hyper.CombTransposed, "fp32", ["ops/mhc/comb", "L0/attn_mix.comb"]),
+    (hyper.PostNotDoubled, "fp32", ["ops/mhc/post", "L0/attn_mix.post"]),
 ]
 
 
@@ -83,15 +85,7 @@ def test_fault_is_caught(
 
 
 def test_every_fault_is_tried() -> None:
-    known = {
-        one
-        for one in vars(faults).values()
-        if isinstance(one, type)
-        and issubclass(one, ReferenceBackend)
-        and one is not ReferenceBackend
-        and not one.__name__.startswith("_")
-    }
-    assert known == {fault for fault, _, _ in CAUGHT} | {faults.PendingForgotten}
+    assert set(backends_of(faults)) <= {fault for fault, _, _ in CAUGHT}
 
 
 @pytest.mark.slow
@@ -101,7 +95,7 @@ def test_fault_of_cached_decoding_alone_is_caught_by_greedy_tokens(tmp_path: Pat
     prompts = ["p1", "p7"]
     golden.part("logits.safetensors", prompts)
     golden.part("greedy.safetensors", prompts)
-    report = golden.run(faults.PendingForgotten)
+    report = golden.run(cache.PendingForgotten)
     cached = {
         item.name: measure.value
         for item in report.items

@@ -107,4 +107,4 @@ def test_no_two_mutants_have_one_id() -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])
 def test_every_backend_of_a_module_is_in_the_catalogue(module: ModuleType) -> None:
     tried = {mutant.backend for mutant in MUTANTS if mutant.backend.__module__ == module.__name__}
-    assert backends_of(module) - set(RIGHT) == tried
+    assert set(backends_of(module)) - set(RIGHT) == tried

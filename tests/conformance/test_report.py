@@ -67,8 +67,7 @@ def test_closing_line_and_exit_code(
     items: list[Item], require_all: bool, summary: str, code: int
 ) -> None:
     report = GoldenReport(items, require_all)
-    assert report.summary() == summary
-    assert report.exit_code == code
+    assert (report.summary(), report.exit_code) == (summary, code)
 
 
 def test_json_has_no_word_for_nan() -> None:

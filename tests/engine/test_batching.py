@@ -77,17 +77,14 @@ def batch(operators: Contract) -> Batch:
 def test_rows(batch: Batch) -> None:
     assert batch.token_ids.tolist() == [106, 107, 108, 233, 300, 301]
     assert batch.positions.tolist() == [6, 7, 8, 33, 0, 1]
-    assert batch.sequence.tolist() == [0, 0, 0, 1, 2, 2]
-    assert batch.num_rows == 6
+    assert (batch.sequence.tolist(), batch.num_rows) == ([0, 0, 0, 1, 2, 2], 6)
     assert batch.image_mask.tolist() == [False] * 6
 
 
 def test_sequences(batch: Batch) -> None:
     assert batch.query_start.tolist() == [0, 3, 4, 6]
-    assert batch.context_lengths.tolist() == [9, 34, 2]
-    assert batch.slots.tolist() == [4, 2, 1]
-    assert batch.num_sequences == 3
-    assert batch.max_context == 34
+    assert (batch.context_lengths.tolist(), batch.slots.tolist()) == ([9, 34, 2], [4, 2, 1])
+    assert (batch.num_sequences, batch.max_context) == (3, 34)
 
 
 def test_tables_are_filled_with_the_dummy_block(batch: Batch) -> None:

@@ -216,9 +216,7 @@ def test_abort_keeps_what_there_is(llm: LLM) -> None:
     assert enough.wait(60)
     llm.abort("mine")
     result = handle.result(60)
-    assert result.finish_reason == "abort"
-    assert result.error == ""
-    assert result.token_ids == tokens
+    assert (result.finish_reason, result.error, result.token_ids) == ("abort", "", tokens)
     assert 3 <= len(tokens) < 100
     assert result.text == llm.get_tokenizer().decode(tokens)
 

@@ -95,8 +95,7 @@ def test_scores_by_task_distance_and_window(scripted: Any) -> None:
         Score("json", "within window", 1, 2),
         Score("arithmetic", "all", 0, 1),
     ]
-    assert evaluation.json_validity == 1.0
-    assert evaluation.errors == ["the step failed"]
+    assert (evaluation.json_validity, evaluation.errors) == (1.0, ["the step failed"])
     assert evaluation.score("recall", "beyond window").accuracy == 0.5
     with pytest.raises(KeyError, match="no recall at distance 65-128"):
         evaluation.score("recall", "65-128")
@@ -149,8 +148,7 @@ def test_the_document_is_json_and_says_what_it_depends_on(scripted: Any) -> None
         "count": 3,
         "accuracy": 0.6667,
     }
-    assert document["json_validity"] == 1.0
-    assert document["errors"] == ["the step failed"]
+    assert (document["json_validity"], document["errors"]) == (1.0, ["the step failed"])
 
 
 def test_an_infinite_perplexity_is_a_word_in_json(scripted: Any) -> None:

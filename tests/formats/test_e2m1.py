@@ -18,8 +18,7 @@ TIE_VALUES = [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_code_decodes_to_its_value(dtype):
     values = e2m1.decode(CODES, dtype)
-    assert values.dtype == dtype
-    assert values.tolist() == VALUES
+    assert (values.dtype, values.tolist()) == (dtype, VALUES)
     assert torch.signbit(values).tolist() == [False] * 8 + [True] * 8
 
 

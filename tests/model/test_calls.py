@@ -6,10 +6,7 @@ lists of known models are held against stored ones.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import textwrap
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepinfer.backend import OPERATORS, CallSpec, Contract, Numerics
+from deepinfer.backend import CallSpec, Numerics
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.trace import shown_facts
 from deepinfer.config import ModelConfig
@@ -141,66 +138,6 @@ def test_every_call_states_its_rows(numerics: Numerics, dtype: str) -> None:
     for call in calls:
         bound = SEQUENCES if call.operator in heads or call.step == "logits" else ROWS
         assert dict(call.ranges)["rows"] == (1, bound), str(call)
-
-
-def test_calls_that_read_the_cache_state_its_length() -> None:
-    calls, _ = run(*CASES[0])
-    stating = {call.operator for call in calls if "length" in dict(call.ranges)}
-    assert stating == {
-        "attend",
-        "attend_output",
-        "best_blocks",
-        "index_scores",
-        "norm_rope_store",
-        "select",
-        "store",
-        "top",
-        "update_context",
-    }
-
-
-def operators_in(step: str) -> set[str]:
-    """Operators that a step's default body calls."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(Contract, step))))
-    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {
-        function.attr
-        for function in called
-        if isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self"
-    }
-
-
-@cases
-def test_inner_calls_are_those_of_the_steps_body(numerics: Numerics, dtype: str) -> None:
-    calls, _ = run(numerics, dtype)
-    steps = {call.operator for call in calls if OPERATORS[call.operator] == "step"}
-    for step in steps:
-        inner = {call.operator for call in calls if call.step == step}
-        assert inner == operators_in(step), step
-    assert {call.step for call in calls} - {None} == steps
-
-
-def test_every_call_of_the_model_itself_is_listed_without_a_step() -> None:
-    calls, _ = run(*CASES[0])
-    assert {call.operator for call in calls if call.step is None} == {
-        "advance",
-        "attend_output",
-        "collapse",
-        "copy",
-        "embed",
-        "engram",
-        "enter",
-        "expand",
-        "logits",
-        "mixture",
-        "process",
-        "project",
-        "sample",
-        "select",
-        "store",
-        "top_logprobs",
-        "update_context",
-    }
 
 
 def test_released_matmuls() -> None:

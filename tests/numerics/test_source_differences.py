@@ -217,8 +217,7 @@ def test_row_14_probabilities_are_not_rounded_to_bf16(operators: Operators) -> N
     span = WindowSpan(torch.tensor([0, 0]), torch.tensor([0, 1]), 2)
     sink = torch.tensor([-1e30])
     result = operators.attend(queries, cache.window, span, None, None, sink, 1.0, batch)
-    assert result[1, 0, 0].item() == 2.0**-12
-    assert result[0, 0, 0].item() == 1.0
+    assert (result[1, 0, 0].item(), result[0, 0, 0].item()) == (2.0**-12, 1.0)
 
 
 def test_row_14_holds_for_selected_entries_too(operators: Operators) -> None:
@@ -290,8 +289,7 @@ def test_row_18_infer_quantises_the_float32_result(operators: Operators) -> None
     assert hidden.quantised is not None
     assert hidden.scheme is Scheme.FP8_BLOCK32
     assert hidden.quantised.scales.tolist() == [[127 - 3]]
-    assert hidden.quantised.codes[0, 0].item() == 0x61
-    assert hidden.values[0, 0].item() == 4.25
+    assert (hidden.quantised.codes[0, 0].item(), hidden.values[0, 0].item()) == (0x61, 4.25)
     from_bf16 = operators.quantise(hidden.values, Scheme.FP8_BLOCK32)
     assert from_bf16.quantised is not None
     assert from_bf16.quantised.codes[0, 0].item() == 0x60
@@ -300,5 +298,4 @@ def test_row_18_infer_quantises_the_float32_result(operators: Operators) -> None
 def test_row_18_ref_rounds_to_bf16_and_does_not_quantise(operators: Operators) -> None:
     hidden = operators.swiglu(GATE, UP, 0.0, weight_for(4.25 * (1 + 1e-5)), Numerics.REF)
     assert hidden.quantised is None
-    assert hidden.values.dtype == BF16
-    assert hidden.values[0, 0].item() == 4.25
+    assert (hidden.values.dtype, hidden.values[0, 0].item()) == (BF16, 4.25)

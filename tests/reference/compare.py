@@ -12,8 +12,7 @@ def assert_close(actual: Tensor, expected: Tensor, steps: int = 1) -> None:
     A step is that of the value or of the row's root mean square, whichever is larger: a value that
     a sum has cancelled carries the rounding of its terms.
     """
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     difference = (actual.double() - expected.double()).abs()
     if expected.dtype == torch.bfloat16:
         size = expected.double()
@@ -28,8 +27,7 @@ def assert_close(actual: Tensor, expected: Tensor, steps: int = 1) -> None:
 
 def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
     """Equal bit for bit: signs of zero and NaN count too."""
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     ours = actual.contiguous().view(torch.uint8) if actual.numel() else actual
     theirs = expected.contiguous().view(torch.uint8) if expected.numel() else expected
     assert torch.equal(ours, theirs)

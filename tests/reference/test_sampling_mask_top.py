@@ -35,8 +35,7 @@ def test_bit_31_is_the_sign() -> None:
 def test_mask_drops_nan_and_keeps_the_dtype_and_its_input() -> None:
     logits = torch.tensor([[math.nan, 1.0]], dtype=torch.bfloat16)
     got = SAMPLING.mask(logits, torch.tensor([[2]], dtype=torch.int32))
-    assert got.dtype == torch.bfloat16
-    assert got.tolist() == [[-INF, 1.0]]
+    assert (got.dtype, got.tolist()) == (torch.bfloat16, [[-INF, 1.0]])
     assert logits[0, 0].isnan()
 
 
@@ -56,8 +55,7 @@ def test_mask_refuses_other_shapes(bits: Tensor, said: str) -> None:
 def test_top_logprobs_are_stable() -> None:
     row = torch.tensor([[-2.0, -1.0, -1.0, -INF, -2.0, -INF]])
     got = SAMPLING.top_logprobs(row, 6)
-    assert got.ids.tolist() == [[1, 2, 0, 4, 3, 5]]
-    assert got.ids.dtype == torch.int64
+    assert (got.ids.tolist(), got.ids.dtype) == ([[1, 2, 0, 4, 3, 5]], torch.int64)
     assert got.logprobs.tolist() == [[-1.0, -1.0, -2.0, -2.0, -INF, -INF]]
 
 

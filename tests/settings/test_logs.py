@@ -52,8 +52,7 @@ def test_json_with_a_request_and_an_exception(capsys: pytest.CaptureFixture[str]
     except ValueError:
         logger.exception("failed")
     record = json.loads(capsys.readouterr().err)
-    assert record["request_id"] == "r-1"
-    assert record["level"] == "error"
+    assert (record["request_id"], record["level"]) == ("r-1", "error")
     assert record["exception"].endswith("ValueError: broken")
 
 

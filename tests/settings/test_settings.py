@@ -57,8 +57,7 @@ def test_typed_values() -> None:
         {STRICT: "yes", PORT: "80", RATIO: "2", PAD: "7", DENIED: "0..3,9"}
     )
     assert settings.flag(STRICT) is True
-    assert settings.integer(PORT) == 80
-    assert settings.number(RATIO) == 2.0
+    assert (settings.integer(PORT), settings.number(RATIO)) == (80, 2.0)
     assert settings.optional_integer(PAD) == 7
     assert settings.token_ranges(DENIED) == ((0, 3), (9, 9))
 

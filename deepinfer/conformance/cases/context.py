@@ -1,4 +1,4 @@
-"""Cases of `norm_rope_store` and `update_context`, which store main entries and index keys."""
+"""Cases of the steps that store what the compressor makes: main entries and index keys."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ EPS = 1e-6
 
 
 def stored(region: Region, batch: Batch, entries: Tensor, name: str) -> Outputs:
-    """Values of the stored entries as two outputs.
+    """Values of the entries that the rows stored, zeros for the others; and all in one row.
 
-    One has a row for each row of the batch, with zeros where nothing is stored, and shows where an
-    error is. The other, NAME_codes, has all values in one row and shows how many codes differ.
+    By row they show where something went wrong; in one row, how many codes moved.
     """
     count = real_rows(batch)
     values = pages.read(region, batch, batch.sequence[:count], entries[:count])
@@ -59,12 +58,12 @@ def stored(region: Region, batch: Batch, entries: Tensor, name: str) -> Outputs:
 
 
 def stored_tolerance(output: str) -> Tolerance:
-    """The tolerance of an output of `stored`."""
+    """The limit of an output of `stored`."""
     return STORED_CODES if output.endswith("_codes") else STORED_ROW
 
 
 class NormRopeStore(OperatorSuite):
-    """`norm_rope_store`: index keys are normalised, rotated and stored."""
+    """Index keys normed, turned and stored in one step."""
 
     operator = "norm_rope_store"
     row_outputs = ("index",)
@@ -153,7 +152,7 @@ class NormRopeStore(OperatorSuite):
 def _as_stored(
     rows: Tensor, entries: Tensor, region: Region, dtype: torch.dtype, name: str
 ) -> Outputs:
-    """The outputs of `stored` if these float64 rows are stored correctly."""
+    """What `stored` reads when these float64 rows were stored."""
     scheme = region.format.scheme
     values = formats.decode(*formats.encode(rows.to(dtype), scheme), scheme)
     complete = entries >= 0
@@ -162,7 +161,7 @@ def _as_stored(
 
 
 class UpdateContext(OperatorSuite):
-    """`update_context`: entries and index keys of a KV-source layer, and incomplete groups."""
+    """Main entries and index keys of a KV-source layer, and the members that wait."""
 
     operator = "update_context"
     row_outputs = ("main", "index")
@@ -236,7 +235,7 @@ class UpdateContext(OperatorSuite):
         }
 
     def entries(self, arguments: Arguments) -> Tensor:
-        """The entry that each row completes, -1 for none."""
+        """The entry that each row completes, or -1."""
         batch, ratio = arguments["batch"], arguments["weights"].ratio
         complete = (batch.sequence >= 0) & ((batch.positions + 1) % ratio == 0)
         return torch.where(complete, batch.positions // ratio, -1)
@@ -298,7 +297,7 @@ class UpdateContext(OperatorSuite):
         return found
 
     def samples(self, case: Case, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
-        """Whole sequences, because the group of a row may have begun in the row before."""
+        """Whole sequences, since a row's group may have begun in the row before."""
         batch: Batch = arguments["batch"]
         count = batch.num_sequences
         if real_rows(batch):

@@ -1,4 +1,4 @@
-"""Cases of `select`, the step of index queries, scores and selection."""
+"""Cases of `select`: index queries, scores and selection as one step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepinfer.model import inverse_frequencies
 
 
 class Select(OperatorSuite):
-    """`select`: entries and candidate blocks of each row. With class "zeros" all scores tie."""
+    """Entries and candidate blocks that rows choose; class "zeros" leaves nothing but ties."""
 
     operator = "select"
     row_outputs = ("indices", "candidates")
@@ -124,10 +124,7 @@ class Select(OperatorSuite):
         }
 
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
-        """Facts of a call, without those that are None.
-
-        A layer without candidates has no block size; the case keeps its own, which is not used.
-        """
+        """A layer without candidates states no block; the case keeps its own, which is not read."""
         facts = super().facts_of(case, call)
         return {name: value for name, value in facts.items() if value is not None}
 
@@ -144,10 +141,9 @@ class Select(OperatorSuite):
         return SELECTED_BF16 if case.dtype == "bf16" else SELECTED_WIDE
 
     def scores(self, case: Case, arguments: Arguments, truth: Operators) -> Outputs:
-        """The index scores of the reference, by which another selection is judged.
+        """The reference's index scores, of entries outside of the candidates -inf; and of blocks.
 
-        Entries outside of the candidate blocks have -inf. Candidates are scored by block, where the
-        block of the last visible entry has +inf.
+        The block of the last visible entry stands above all others.
         """
         seen: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""Checks of Engram vectors: hash constants, table rows, and the injection of a whole layer."""
+"""Engram vectors: hash constants, table rows, and the gated injection of a real layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepinfer.model import WeightLoader
 from deepinfer.text import Tokenizer, compressed_token_map
 
 TINY_MODEL = "tiny-a"
-"""The model that the `engram.tiny` vectors were made with: its tokenizer and tables."""
+"""The model whose tokenizer and tables the `engram.tiny` vectors were made with."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class _Settings:
 
 
 def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Check hash constants and table rows; of the tiny model only if its checkpoint is there."""
+    """Hash constants and table rows; those of the tiny model only where its checkpoint is there."""
     yield from _published(operators, vectors)
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
@@ -44,23 +44,20 @@ def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> Ite
 def check_injection(
     data: GoldenData, operators: Contract, vectors: Tensors, compute: str
 ) -> Iterator[Item]:
-    """Check look-up, projection and gate of the tiny model's layer, if its checkpoint is there."""
+    """Lookup, projection and gate of the tiny model's layer, where its checkpoint is there."""
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
         yield from _injection(tiny, operators, vectors, compute)
 
 
 def history(compressed: Tensor, order: int) -> Tensor:
-    """The history [T, order] of compressed ids [T]; -1 before the start.
-
-    Blocked tokens are -1 in both.
-    """
+    """[T] compressed ids, -1 for blocked tokens -> history [T, order], -1 before the start."""
     padded = torch.nn.functional.pad(compressed, (order - 1, 0), value=-1)
     return padded.unfold(0, order, 1).flip(1)
 
 
 def device_hash(operators: Contract, constants: EngramHash, heads: int, pad: int) -> NgramHash:
-    """The hash constants as tensors on the device."""
+    """Hash constants on the device."""
     tensor = operators.tensor
     return NgramHash(
         tensor(constants.multipliers, torch.int64),
@@ -99,7 +96,7 @@ def _published(operators: Contract, vectors: Tensors) -> Iterator[Item]:
 def _rows(
     operators: Contract, hashes: dict[int, EngramHash], compressed: Tensor, heads: int, pad: int
 ) -> Tensor:
-    """The table rows of every layer [T, layers, columns]."""
+    """Table rows of every layer: [T, layers, columns]."""
     order = len(next(iter(hashes.values())).multipliers)
     past = history(compressed, order).to(operators.device)
     return torch.stack(

@@ -1,4 +1,4 @@
-"""Checks of operator vectors: inputs and outputs of single operators, run on a backend."""
+"""Operator vectors: isolated pieces with inputs and outputs, run through a backend's operators."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ from deepinfer.model import inverse_frequencies
 
 FP32_ABSOLUTE = 1e-5
 DIVISION_SHARE = 0.001
-"""The share of NVFP4 elements that may differ.
-
-The data were divided by the scale. The cache multiplies by its reciprocal, which decides some exact
-ties differently.
-"""
+"""NVFP4 data divide by the scale, the cache multiplies by its reciprocal: exact ties differ."""
 _EPS = 1e-20
 _YARN = YarnConfig(16, 32, 1, 65536)
 _TINY_YARN = YarnConfig(16, 32, 1, 128)
@@ -45,7 +41,7 @@ _TINY_YARN = YarnConfig(16, 32, 1, 128)
 def check_operators(
     data: GoldenData, vectors: Tensors, selected: Selected, computes: tuple[str, ...]
 ) -> Iterator[Item]:
-    """Check all operator vectors of these compute precisions."""
+    """All operator vectors of the precisions that were asked for."""
     backend = selected.create()
     operators = resolve(
         selected.spec.name, backend, reference_for(selected, backend), [], host=host_reference
@@ -65,7 +61,7 @@ def check_operators(
     if "bf16" in computes:
         yield from attempt("ops/swiglu", "bf16", lambda: _swiglu(operators, vectors))
     else:
-        vectors.mark("swiglu.route_weight")  # of bf16 vectors, whose keys have no suffix
+        vectors.mark("swiglu.route_weight")  # of bf16 vectors, without a suffix that says so
 
 
 def _quantisers(operators: Contract, vectors: Tensors, compute: str) -> Iterator[Item]:
@@ -91,7 +87,7 @@ def _quantisers(operators: Contract, vectors: Tensors, compute: str) -> Iterator
 
 
 def _code_measures(values: Tensor, scheme: Scheme, got: Tensor, want: Tensor) -> list[Measure]:
-    """Measures of dequantised values: equal, but for NVFP4 a few may be off by one code."""
+    """Equal by value; for NVFP4 a few elements may be one code off."""
     if scheme is not Scheme.NVFP4:
         return [differing(got, want)]
     apart = codes_apart(values.cpu(), got, want)
@@ -137,7 +133,7 @@ def _rope(operators: Contract, vectors: Tensors, compute: str) -> Iterator[Item]
 
 
 def _angle_checks(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Check angles, which are single float32 products and so show any error of a frequency."""
+    """Angles are one float32 product each; at large positions they need exact frequencies."""
     positions = vectors.get("rope.positions")[0].cpu()
     for kind, frequencies in (
         ("plain", inverse_frequencies(10000.0, 64)),
@@ -172,7 +168,7 @@ def _hyper_connections(operators: Contract, vectors: Tensors, compute: str) -> I
 
 
 def _sinkhorn(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Check Sinkhorn by `mix` with a zero projection, whose base is the matrix to balance."""
+    """Through `mix` with a zero projection, whose base is then the matrix."""
     matrices = vectors.get("sinkhorn.in")
     streams = matrices.new_ones((1, 4, 32))
     for key, iterations in (("out", 20), ("out_1_iteration", 1)):
@@ -215,7 +211,7 @@ def _swiglu(operators: Contract, vectors: Tensors) -> Iterator[Item]:
 
 
 def _candidates(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Check candidate blocks. The data mark whole blocks, with entries that are not visible."""
+    """The data mark whole kept blocks, entries past the visible length included."""
     scores, visible = vectors.get("candidates.scores"), vectors.get("candidates.visible")
     for size, k in ((4, 1), (8, 3)):
         got = entry_mask(operators.best_blocks(scores, visible, size, k), size, scores.shape[1])

@@ -13,25 +13,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from deepinfer.backend import Numerics, Selection, WindowSpan
+from deepinfer.conformance.case import Failure
 from deepinfer.formats import dequantise
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants import dense
+from tests.conformance.mutants.variant import Variant, interleaved, with_arguments, with_result
 
 
-class KeysReadInterleaved(ReferenceBackend):
+class KeysReadInterleaved(Variant, seen_at="index_scores", failure=Failure.NAN):
     """Index keys are scored with their scales behind each entry; they are stored planar."""
 
-    def index_scores(self, *arguments: Any) -> Tensor:
-        queries, weights, scale, keys, *rest = arguments
-        form = replace(keys.format, layout="interleaved")
-        return super().index_scores(queries, weights, scale, replace(keys, format=form), *rest)
+    index_scores = with_arguments("index_scores", keys=interleaved)
 
 
-class ReluMissing(ReferenceBackend):
+class ReluMissing(Variant, seen_at="index_scores select"):
     """Index scores sum dot products of either sign."""
 
     def index_scores(self, *arguments: Any) -> Tensor:
-        given = arguments
-        queries, weights, scale, keys, visible, width, batch, numerics = given
+        queries, weights, scale, keys, visible, width, batch, numerics = arguments
         heads = dequantise(*queries.quantised, queries.scheme, torch.float64)
         entries = torch.arange(width).expand(len(heads), -1)
         sequence = batch.sequence[:, None].expand_as(entries)
@@ -43,35 +41,25 @@ class ReluMissing(ReferenceBackend):
         return scores.masked_fill(hidden, float("-inf"))
 
 
-class _OtherVisible(ReferenceBackend):
-    more = 0
-
-    def index_scores(self, *arguments: Any) -> Tensor:
-        queries, weights, scale, keys, visible, *rest = arguments
-        return super().index_scores(queries, weights, scale, keys, visible + self.more, *rest)
-
-
-class CausalOneLate(_OtherVisible):
+class CausalOneLate(Variant, seen_at="index_scores", failure=Failure.NAN):
     """A row scores the entry that its own token has not completed yet."""
 
-    more = 1
+    index_scores = with_arguments("index_scores", visible=lambda visible: visible + 1)
 
 
-class CausalOneEarly(_OtherVisible):
+class CausalOneEarly(Variant, seen_at="index_scores", failure=Failure.NAN):
     """A row does not score the entry that its own token completes."""
 
-    more = -1
+    index_scores = with_arguments("index_scores", visible=lambda visible: visible - 1)
 
 
-class ScaleDefaultedToOne(_OtherVisible):
+class ScaleDefaultedToOne(Variant, seen_at="index_scores"):
     """The factor of the index scores is 1 in REF."""
 
-    def index_scores(self, *arguments: Any) -> Tensor:
-        queries, weights, _, *rest = arguments
-        return super().index_scores(queries, weights, 1.0, *rest)
+    index_scores = with_arguments("index_scores", scale=lambda scale: 1.0)
 
 
-class TermsNotRounded(ReferenceBackend):
+class TermsNotRounded(Variant, seen_at="index_scores"):
     """REF keeps dot products and terms of the index score in float32 and rounds the sum alone."""
 
     def index_scores(self, *arguments: Any) -> Tensor:
@@ -80,19 +68,19 @@ class TermsNotRounded(ReferenceBackend):
         return scores.to(weights.dtype)
 
 
-class LastBlockDropped(ReferenceBackend):
+class LastBlockDropped(Variant, seen_at="best_blocks select"):
     """The block of the last visible entry is a candidate only by its score."""
 
-    def best_blocks(self, scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
-        return super().best_blocks(scores, torch.full_like(visible, 1 << 20), size, k)
+    best_blocks = with_arguments(
+        "best_blocks", visible=lambda visible: torch.full_like(visible, 1 << 20)
+    )
 
 
-class TopHigherOfEqual(ReferenceBackend):
+class TopHigherOfEqual(Variant, seen_at="top select"):
     """Of equal scores the higher entry is kept."""
 
-    def top(
-        self, scores: Tensor, visible: Tensor, k: int, candidates: Tensor | None, size: int
-    ) -> Tensor:
+    def top(self, *arguments: Any) -> Tensor:
+        scores, visible, k, candidates, size = arguments
         width = scores.shape[1]
         if candidates is not None or not width:
             return super().top(scores, visible, k, candidates, size)
@@ -103,7 +91,7 @@ class TopHigherOfEqual(ReferenceBackend):
         return columns.masked_fill(columns == width, -1).to(torch.int32)
 
 
-class BlocksHigherOfEqual(ReferenceBackend):
+class BlocksHigherOfEqual(Variant, seen_at="best_blocks"):
     """Of equal candidate blocks the higher one is kept."""
 
     def best_blocks(self, scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
@@ -111,7 +99,7 @@ class BlocksHigherOfEqual(ReferenceBackend):
         return super().best_blocks(scores.double() + slope, visible, size, k)
 
 
-class TopKFewer(ReferenceBackend):
+class TopKFewer(Variant, seen_at="top select"):
     """One selected entry fewer."""
 
     def top(self, scores: Tensor, visible: Tensor, k: int, *rest: Any) -> Tensor:
@@ -119,29 +107,27 @@ class TopKFewer(ReferenceBackend):
         return functional.pad(kept, (0, 1), value=-1)
 
 
-class CandidatesIgnored(ReferenceBackend):
+class CandidatesIgnored(Variant, seen_at="top select"):
     """Entries are chosen among all visible ones, candidates or not."""
 
-    def top(self, scores: Tensor, visible: Tensor, k: int, _: Any, size: int) -> Tensor:
-        return super().top(scores, visible, k, None, size)
+    top = with_arguments("top", candidates=lambda candidates: None)
 
 
-class NanSelected(ReferenceBackend):
+class NanSelected(Variant, seen_at="top"):
     """A score that is NaN counts as infinity."""
 
-    def top(self, scores: Tensor, *rest: Any) -> Tensor:
-        return super().top(scores.nan_to_num(nan=float("inf"), neginf=float("-inf")), *rest)
+    top = with_arguments(
+        "top", scores=lambda scores: scores.nan_to_num(nan=float("inf"), neginf=float("-inf"))
+    )
 
 
-class SinkIgnored(ReferenceBackend):
+class SinkIgnored(Variant, seen_at="attend attend_output model.vectors"):
     """The sink is left out of the softmax's denominator."""
 
-    def attend(self, *arguments: Any) -> Tensor:
-        *before, sink, scale, batch = arguments
-        return super().attend(*before, torch.full_like(sink, float("-inf")), scale, batch)
+    attend = with_arguments("attend", sink=lambda sink: torch.full_like(sink, float("-inf")))
 
 
-class SinkTwiceScaled(ReferenceBackend):
+class SinkTwiceScaled(Variant, seen_at="attend"):
     """The sink is multiplied by the scale, as logits are."""
 
     def attend(self, *arguments: Any) -> Tensor:
@@ -149,7 +135,7 @@ class SinkTwiceScaled(ReferenceBackend):
         return super().attend(*before, sink * scale, scale, batch)
 
 
-class _OtherWindow(ReferenceBackend):
+class _OtherWindow(Variant):
     more = 0
 
     def attend(self, *arguments: Any) -> Tensor:
@@ -159,19 +145,19 @@ class _OtherWindow(ReferenceBackend):
         return super().attend(queries, window, wider, *rest)
 
 
-class WindowShort(_OtherWindow):
+class WindowShort(_OtherWindow, seen_at="attend attend_output"):
     """The window is one position shorter."""
 
     more = -1
 
 
-class WindowLong(_OtherWindow):
+class WindowLong(_OtherWindow, seen_at="attend attend_output"):
     """The window is one position longer."""
 
     more = 1
 
 
-class MinusOneAttended(ReferenceBackend):
+class MinusOneAttended(Variant, seen_at="attend"):
     """A selected entry -1 wraps to the last entry of the sequence."""
 
     def attend(self, *arguments: Any) -> Tensor:
@@ -188,55 +174,46 @@ class MinusOneAttended(ReferenceBackend):
 BLOCK_TOKENS = 16  # tokens of a context block in the small cases
 
 
-class NanSpreads(ReferenceBackend):
+class NanSpreads(Variant, seen_at="attend", failure=Failure.NAN):
     """A tile in which one row is NaN is NaN as a whole."""
 
-    def attend(self, *arguments: Any) -> Tensor:
-        out = super().attend(*arguments)
-        return out + 0 * out.sum()
+    attend = with_result("attend", lambda out: out + 0 * out.sum())
 
 
-class BatchDependentSum(ReferenceBackend):
+class BatchDependentSum(Variant, seen_at="attend", failure=Failure.BATCH):
     """A batch of several rows is summed in another order than a row alone."""
 
-    def attend(self, *arguments: Any) -> Tensor:
-        queries, *rest = arguments
+    def attend(self, queries: Tensor, *rest: Any) -> Tensor:
         if len(queries) == 1:
             return super().attend(queries, *rest)
         return super().attend(queries.double(), *rest).to(queries.dtype)
 
 
-class RunToRun(ReferenceBackend):
+class RunToRun(Variant, seen_at="attend", failure=Failure.REPEAT):
     """Every second call is summed in another order."""
 
     calls = 0
 
-    def attend(self, *arguments: Any) -> Tensor:
-        queries, *rest = arguments
+    def attend(self, queries: Tensor, *rest: Any) -> Tensor:
         self.calls += 1
         if self.calls % 2:
             return super().attend(queries, *rest)
         return super().attend(queries.double(), *rest).to(queries.dtype)
 
 
-class OutputNotRotatedBack(ReferenceBackend):
+class OutputNotRotatedBack(dense.InverseSkipped, seen_at="attend_output"):
     """The attention output keeps its rotation."""
 
-    def rope(self, x: Tensor, positions: Tensor, frequencies: Tensor, *rest: Any) -> Tensor:
-        inverse, numerics = rest
-        return x if inverse else super().rope(x, positions, frequencies, inverse, numerics)
 
-
-class QueriesNotRotated(ReferenceBackend):
+class QueriesNotRotated(Variant, seen_at="select"):
     """Index queries are scored without their rotation."""
 
-    def select(self, *arguments: Any) -> Selection:
-        latent, a, weights, *rest = arguments
-        still = replace(weights, frequencies=torch.zeros_like(weights.frequencies))
-        return super().select(latent, a, still, *rest)
+    select = with_arguments(
+        "select", weights=lambda own: replace(own, frequencies=torch.zeros_like(own.frequencies))
+    )
 
 
-class OtherSequence(ReferenceBackend):
+class OtherSequence(Variant, seen_at="attend"):
     """Main entries are read from the first sequence of the batch."""
 
     def attend(self, *arguments: Any) -> Tensor:

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Batch, Compressed, CompressorState, Pool, Region
+from deepinfer.backend import Batch, Compressed, Pool, Region
+from deepinfer.conformance.case import Failure
 from deepinfer.formats import Quantised
 from deepinfer.formats.entries import EntryFormat
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants import dense
+from tests.conformance.mutants.variant import Variant, interleaved, with_arguments
 
 
 def reformatted(region: Region, form: type[EntryFormat]) -> Region:
@@ -28,7 +30,7 @@ class _Swapped(EntryFormat):
         return Quantised((codes & 15) << 4 | codes >> 4, scales)
 
 
-class NibblesSwapped(ReferenceBackend):
+class NibblesSwapped(Variant, seen_at="store norm_rope_store"):
     """Stored FP4 entries have their even channels in the high nibble."""
 
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
@@ -43,11 +45,10 @@ class _NextScale(EntryFormat):
         return Quantised(codes, scales.roll(1, -1))
 
 
-class ScaleOfNextGroup(ReferenceBackend):
+class ScaleOfNextGroup(Variant, seen_at="store"):
     """Every group's scale is stored in the place of the next one."""
 
-    def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
-        super().store(values, reformatted(region, _NextScale), entries, batch)
+    store = with_arguments("store", region=lambda region: reformatted(region, _NextScale))
 
 
 class _UnitScale(EntryFormat):
@@ -56,7 +57,7 @@ class _UnitScale(EntryFormat):
         return super().decode(data, torch.full_like(scales, one), dtype)
 
 
-class ScaleDefaultedToOne(ReferenceBackend):
+class ScaleDefaultedToOne(Variant, seen_at="load"):
     """Window entries are read as if every scale were 1."""
 
     def load(self, region: Region, *rest: Any) -> Tensor:
@@ -65,15 +66,13 @@ class ScaleDefaultedToOne(ReferenceBackend):
         return super().load(region, *rest)
 
 
-class PlanarReadInterleaved(ReferenceBackend):
+class PlanarReadInterleaved(Variant, seen_at="load"):
     """Index keys are read with their scales behind each entry, as main entries are."""
 
-    def load(self, region: Region, *rest: Any) -> Tensor:
-        form = replace(region.format, layout="interleaved")
-        return super().load(replace(region, format=form), *rest)
+    load = with_arguments("load", region=interleaved)
 
 
-class MinusOneStored(ReferenceBackend):
+class MinusOneStored(Variant, seen_at="store update_context", failure=Failure.WRITE):
     """Entry -1 wraps to the sequence's last entry."""
 
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
@@ -83,7 +82,7 @@ class MinusOneStored(ReferenceBackend):
         super().store(values, region, torch.where(entries < 0, last, entries), batch)
 
 
-class MinusOneLoaded(ReferenceBackend):
+class MinusOneLoaded(Variant, seen_at="load"):
     """Entry -1 is read as the sequence's last entry."""
 
     def load(
@@ -93,7 +92,7 @@ class MinusOneLoaded(ReferenceBackend):
         return super().load(region, sequence, torch.where(entries < 0, last, entries), batch, dtype)
 
 
-class PastTheLastEntry(ReferenceBackend):
+class PastTheLastEntry(Variant, seen_at="store", failure=Failure.WRITE):
     """Each row spills into the entry behind its own, which only the last one's does for good."""
 
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
@@ -102,7 +101,7 @@ class PastTheLastEntry(ReferenceBackend):
         super().store(values, region, entries, batch)
 
 
-class FirstPageIgnored(ReferenceBackend):
+class FirstPageIgnored(Variant, seen_at="store"):
     """The window table is read from page 0, not from the first page that is kept."""
 
     def store(self, values: Tensor, region: Region, entries: Tensor, batch: Batch) -> None:
@@ -110,28 +109,26 @@ class FirstPageIgnored(ReferenceBackend):
         super().store(values, region, entries, replace(batch, window=window))
 
 
-class CopyReversed(ReferenceBackend):
+class CopyReversed(Variant, seen_at="copy stateful.forked", failure=Failure.WRITE):
     """Blocks are copied from the target to the source."""
 
-    def copy(self, pool: Pool, pairs: Tensor) -> None:
-        super().copy(pool, pairs.flip(1))
+    copy = with_arguments("copy", pairs=lambda pairs: pairs.flip(1))
 
 
-class ExportInOrderOfBlocks(ReferenceBackend):
+class ExportInOrderOfBlocks(Variant, seen_at="export stateful.moved"):
     """Images come in ascending order of blocks, not in the order asked for."""
 
-    def export(self, pool: Pool, blocks: Tensor) -> Tensor:
-        return super().export(pool, blocks.sort().values)
+    export = with_arguments("export", blocks=lambda blocks: blocks.sort().values)
 
 
-class ExportWithPadding(ReferenceBackend):
+class ExportWithPadding(Variant, seen_at="export", failure=Failure.SHAPE):
     """An image is the whole stride of its block, padding included."""
 
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
         return pool.data.index_select(0, blocks)
 
 
-class ImportOverPadding(ReferenceBackend):
+class ImportOverPadding(Variant, seen_at="import_", failure=Failure.WRITE):
     """An imported image clears the bytes behind it."""
 
     def import_(self, pool: Pool, blocks: Tensor, images: Tensor) -> None:
@@ -139,21 +136,15 @@ class ImportOverPadding(ReferenceBackend):
         pool.data[blocks, pool.image_bytes :] = 0
 
 
-class MembersNotKept(ReferenceBackend):
+class MembersNotKept(Variant, seen_at="compress stateful.rollback"):
     """The ring keeps the last two members of a step alone, so no more can be taken back."""
 
-    def compress(
-        self,
-        values: Tensor,
-        gates: Tensor | None,
-        state: CompressorState | None,
-        batch: Batch,
-        *rest: Any,
-    ) -> Compressed:
+    def compress(self, *arguments: Any) -> Compressed:
+        _, _, state, batch, *_ = arguments
         if state is None:
-            return super().compress(values, gates, state, batch, *rest)
+            return super().compress(*arguments)
         before = state.members.clone()
-        done = super().compress(values, gates, state, batch, *rest)
+        done = super().compress(*arguments)
         for owner, slot in enumerate(batch.slots.tolist()):
             end = int(batch.context_lengths[owner])
             kept = {(end - back) % state.ring for back in (1, 2)}
@@ -163,44 +154,35 @@ class MembersNotKept(ReferenceBackend):
         return done
 
 
-class PendingForgotten(ReferenceBackend):
+class PendingForgotten(
+    Variant, seen_at="compress stateful.chunks stateful.resumed", failure=Failure.WRITE
+):
     """The compressor forgets the members of earlier steps."""
 
-    def compress(
-        self, values: Tensor, gates: Tensor | None, state: CompressorState | None, *rest: Any
-    ) -> Compressed:
+    def compress(self, *arguments: Any) -> Compressed:
+        _, _, state, *_ = arguments
         if state is not None:
             state.members.zero_()
-        return super().compress(values, gates, state, *rest)
+        return super().compress(*arguments)
 
 
-class GatesIgnored(ReferenceBackend):
+class GatesIgnored(Variant, seen_at="compress update_context"):
     """The compressor takes the mean of its members in place of their softmax."""
 
-    def compress(self, values: Tensor, gates: Tensor | None, *rest: Any) -> Compressed:
-        return super().compress(values, None if gates is None else gates * 0, *rest)
+    compress = with_arguments("compress", gates=lambda gates: None if gates is None else gates * 0)
 
 
-class EntryOnePositionLate(ReferenceBackend):
+class EntryOnePositionLate(Variant, seen_at="update_context"):
     """Entries are turned by the position of their last token, not of their first."""
 
-    def rope(self, x: Tensor, positions: Tensor, *rest: Any) -> Tensor:
-        return super().rope(x, positions + 1, *rest)
+    rope = with_arguments("rope", positions=lambda positions: positions + 1)
 
 
-class NormWeightUnused(ReferenceBackend):
+class NormWeightUnused(Variant, seen_at="norm_rope_store"):
     """The norm of the index keys is computed without its weight."""
 
-    def norm_rope_store(self, x: Tensor, weight: Tensor, *rest: Any) -> None:
-        super().norm_rope_store(x, torch.ones_like(weight), *rest)
+    norm_rope_store = with_arguments("norm_rope_store", weight=torch.ones_like)
 
 
-class HalvesPaired(ReferenceBackend):
+class HalvesPaired(dense.HalvesPaired, seen_at="norm_rope_store"):
     """Index keys are turned in pairs of halves, not in adjacent pairs."""
-
-    def rope(self, x: Tensor, positions: Tensor, frequencies: Tensor, *rest: Any) -> Tensor:
-        kept = x.shape[-1] - 2 * len(frequencies)
-        pairs = torch.stack(x[..., kept:].chunk(2, -1), -1).flatten(-2)
-        whole = torch.cat((x[..., :kept], pairs), -1)
-        turned = super().rope(whole, positions, frequencies, *rest)[..., kept:]
-        return torch.cat((x[..., :kept], turned[..., ::2], turned[..., 1::2]), -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from deepinfer.backend.base import Backend
 from deepinfer.conformance.case import Case, Tier, Verdict
@@ -61,13 +62,13 @@ def verdict_of(backend: type[Backend], case_id: str) -> Verdict:
     return check.run(subject_of(backend, check.case.operator))
 
 
-def backends_of(module: ModuleType) -> set[type[ReferenceBackend]]:
-    """The public backends of a module of mutants, less the reference itself."""
-    return {
+def backends_of(module: ModuleType) -> list[Any]:
+    """The public backends that a module defines, in its order."""
+    return [
         one
         for one in vars(module).values()
         if isinstance(one, type)
         and issubclass(one, ReferenceBackend)
-        and one is not ReferenceBackend
+        and one.__module__ == module.__name__
         and not one.__name__.startswith("_")
-    }
+    ]

@@ -5,7 +5,8 @@ A fault is what its docstring says; everything else is right.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +20,19 @@ from deepinfer.backend import (
     Projection,
     accumulation_dtype,
 )
+from deepinfer.conformance.case import Failure
 from deepinfer.formats import Quantised, Scheme, dequantise, quantise
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants.variant import (
+    Variant,
+    nan_in_the_row_before,
+    with_arguments,
+    with_result,
+)
 
 # --- matmuls and tables ------------------------------------------------------------------------
 
 
-class MinusOneWraps(ReferenceBackend):
+class MinusOneWraps(Variant, seen_at="embed", failure=Failure.RAISES):
     """Token -1 reads the last row of the embedding."""
 
     def embed(self, table: PackedTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -33,14 +40,13 @@ class MinusOneWraps(ReferenceBackend):
         return super().embed(table, wrapped, dtype)
 
 
-class ValuesConsumed(ReferenceBackend):
+class ValuesConsumed(Variant, seen_at="linear"):
     """FP8 matmuls read the values where there is a quantised half."""
 
-    def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
-        return super().linear(Activation(a.values), w, out_dtype)
+    linear = with_arguments("linear", a=lambda a: Activation(a.values))
 
 
-class QuantisedHalfConsumed(ReferenceBackend):
+class QuantisedHalfConsumed(Variant, seen_at="linear"):
     """Matmuls with unquantised weights read the quantised half where there is one."""
 
     def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
@@ -50,7 +56,7 @@ class QuantisedHalfConsumed(ReferenceBackend):
         return super().linear(Activation(read), w, out_dtype)
 
 
-class LastColumnLost(ReferenceBackend):
+class LastColumnLost(Variant, seen_at="linear"):
     """The sums leave out the last input of long rows."""
 
     def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
@@ -61,7 +67,7 @@ class LastColumnLost(ReferenceBackend):
         return super().linear(Activation(values), w, out_dtype)
 
 
-class GroupOfNeighbour(ReferenceBackend):
+class GroupOfNeighbour(Variant, seen_at="grouped_linear"):
     """Each group of the output projection takes the weights of the next one."""
 
     def grouped_linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
@@ -74,7 +80,7 @@ class GroupOfNeighbour(ReferenceBackend):
         return super().grouped_linear(turned, w, out_dtype).roll(-1, 1)
 
 
-class SumOfBatch(ReferenceBackend):
+class SumOfBatch(Variant, seen_at="linear", failure=Failure.BATCH):
     """The last bits of a sum depend on the number of rows."""
 
     def linear(self, a: Activation, w: PackedLinear, out_dtype: torch.dtype) -> Tensor:
@@ -82,7 +88,7 @@ class SumOfBatch(ReferenceBackend):
         return out if out.shape[0] == 1 else torch.nextafter(out, out + 1)
 
 
-class SumOfRun(ReferenceBackend):
+class SumOfRun(Variant, seen_at="linear", failure=Failure.REPEAT):
     """The last bits of a sum differ from run to run."""
 
     runs = 0
@@ -96,36 +102,32 @@ class SumOfRun(ReferenceBackend):
 # --- norms and quantisers ----------------------------------------------------------------------
 
 
-class NormWeightUnused(ReferenceBackend):
+class NormWeightUnused(Variant, seen_at="rms_norm"):
     """The norm's weight is loaded and never used."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return super().rms_norm(x, torch.ones_like(weight), eps)
+    rms_norm = with_arguments("rms_norm", weight=torch.ones_like)
 
 
-class UsualEps(ReferenceBackend):
+class UsualEps(Variant, seen_at="rms_norm"):
     """The norm's eps is the usual 1e-6 at least."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return super().rms_norm(x, weight, max(eps, 1e-6))
+    rms_norm = with_arguments("rms_norm", eps=lambda eps: max(eps, 1e-6))
 
 
-class NanSpreads(ReferenceBackend):
+class NanSpreads(Variant, seen_at="rms_norm norm_quantise", failure=Failure.NAN):
     """A NaN in one row of the norm reaches the row before."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out = super().rms_norm(x, weight, eps)
-        return torch.where(out.isnan().any(1).roll(-1)[:, None], float("nan"), out)
+    rms_norm = with_result("rms_norm", nan_in_the_row_before)
 
 
-class NormInPlace(ReferenceBackend):
+class NormInPlace(Variant, seen_at="rms_norm", failure=Failure.WRITE):
     """The norm overwrites its input."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return x.copy_(super().rms_norm(x, weight, eps))
 
 
-class WrittenPastTheEnd(ReferenceBackend):
+class WrittenPastTheEnd(Variant, seen_at="rms_norm", failure=Failure.WRITE):
     """The norm writes one element behind its input."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -135,7 +137,7 @@ class WrittenPastTheEnd(ReferenceBackend):
         return out
 
 
-class FloorMissing(ReferenceBackend):
+class FloorMissing(Variant, seen_at="quantise"):
     """The FP8 scale of a small group is not held up by the floor of 1e-4."""
 
     def quantise(self, x: Tensor, scheme: Scheme | None) -> Activation:
@@ -148,7 +150,7 @@ class FloorMissing(ReferenceBackend):
         return Activation(x, Quantised(codes, lowered.clamp(min=0).to(torch.uint8)), scheme)
 
 
-class ScaleRoundedDown(ReferenceBackend):
+class ScaleRoundedDown(Variant, seen_at="quantise"):
     """Power-of-two scales are the next lower ones; the largest values saturate."""
 
     def quantise(self, x: Tensor, scheme: Scheme | None) -> Activation:
@@ -158,7 +160,7 @@ class ScaleRoundedDown(ReferenceBackend):
         return Activation(x, Quantised(codes, scales), scheme)
 
 
-class TiesAway(ReferenceBackend):
+class TiesAway(Variant, seen_at="quantise"):
     """NVFP4 elements halfway between two codes go to the larger one."""
 
     def quantise(self, x: Tensor, scheme: Scheme | None) -> Activation:
@@ -168,7 +170,7 @@ class TiesAway(ReferenceBackend):
         return Activation(x, Quantised(more.codes, own.scales), scheme)
 
 
-class QuantisedBeforeRounding(ReferenceBackend):
+class QuantisedBeforeRounding(Variant, seen_at="norm_quantise"):
     """The normed row is quantised before it is rounded to bf16."""
 
     def norm_quantise(
@@ -184,66 +186,42 @@ class QuantisedBeforeRounding(ReferenceBackend):
 # --- rotation and steps ------------------------------------------------------------------------
 
 
-class HalvesPaired(ReferenceBackend):
+class HalvesPaired(Variant, seen_at="rope model.vectors"):
     """Channels are rotated in pairs of halves, not in adjacent pairs."""
 
-    def rope(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        frequencies: Tensor,
-        inverse: bool,
-        numerics: Numerics,
-    ) -> Tensor:
+    def rope(self, x: Tensor, positions: Tensor, frequencies: Tensor, *rest: Any) -> Tensor:
         kept = x.shape[-1] - 2 * len(frequencies)
         pairs = torch.stack(x[..., kept:].chunk(2, -1), -1).flatten(-2)
         joined = torch.cat((x[..., :kept], pairs), -1)
-        turned = super().rope(joined, positions, frequencies, inverse, numerics)[..., kept:]
+        turned = super().rope(joined, positions, frequencies, *rest)[..., kept:]
         return torch.cat((x[..., :kept], turned[..., ::2], turned[..., 1::2]), -1)
 
 
-class YarnIgnored(ReferenceBackend):
+class YarnIgnored(Variant, seen_at="rope project model.bundled"):
     """Layers with YaRN are rotated with the plain frequencies of their theta."""
 
-    def rope(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        frequencies: Tensor,
-        inverse: bool,
-        numerics: Numerics,
-    ) -> Tensor:
+    theta = 160000.0
+
+    def rope(self, x: Tensor, positions: Tensor, frequencies: Tensor, *rest: Any) -> Tensor:
         exponents = torch.arange(len(frequencies)) / max(1, len(frequencies))
         if not torch.allclose(frequencies, 10000.0**-exponents):  # those of layers without YaRN
-            frequencies = 160000.0**-exponents
-        return super().rope(x, positions, frequencies, inverse, numerics)
+            frequencies = self.theta**-exponents
+        return super().rope(x, positions, frequencies, *rest)
 
 
-class InverseSkipped(ReferenceBackend):
+class InverseSkipped(Variant, seen_at="rope"):
     """What is to be rotated back stays as it is."""
 
-    def rope(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        frequencies: Tensor,
-        inverse: bool,
-        numerics: Numerics,
-    ) -> Tensor:
-        return x if inverse else super().rope(x, positions, frequencies, inverse, numerics)
+    def rope(self, *arguments: Any) -> Tensor:
+        x, _, _, inverse, _ = arguments
+        return x if inverse else super().rope(*arguments)
 
 
-class AngleNotRounded(ReferenceBackend):
+class AngleNotRounded(Variant, seen_at="rope"):
     """The angle is a float64 product."""
 
-    def rope(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        frequencies: Tensor,
-        inverse: bool,
-        numerics: Numerics,
-    ) -> Tensor:
+    def rope(self, *arguments: Any) -> Tensor:
+        x, positions, frequencies, inverse, _ = arguments
         angle = positions.double()[:, None] * frequencies.double()
         angle = angle.reshape(len(positions), *[1] * (x.dim() - 2), len(frequencies))
         cos, sin = angle.cos(), angle.sin() * (-1 if inverse else 1)
@@ -253,17 +231,15 @@ class AngleNotRounded(ReferenceBackend):
         return torch.cat((x[..., :kept], turned.to(x.dtype)), -1)
 
 
-class KvNormUnused(ReferenceBackend):
+class KvNormUnused(Variant, seen_at="project"):
     """The norm of the window entries is loaded and never used."""
 
-    def project(
-        self, a: Activation, weights: AttentionWeights, positions: Tensor, numerics: Numerics
-    ) -> Projection:
-        ones = dataclasses.replace(weights, kv_norm=torch.ones_like(weights.kv_norm))
-        return super().project(a, ones, positions, numerics)
+    project = with_arguments(
+        "project", weights=lambda own: replace(own, kv_norm=torch.ones_like(own.kv_norm))
+    )
 
 
-class LatentQuantisedInRef(ReferenceBackend):
+class LatentQuantisedInRef(Variant, seen_at="project"):
     """The query latent is quantised in both numeric modes."""
 
     def project(
@@ -279,7 +255,7 @@ class LatentQuantisedInRef(ReferenceBackend):
         return Projection(queries, found.latent, found.window)
 
 
-class HiddenNotNormed(ReferenceBackend):
+class HiddenNotNormed(Variant, seen_at="logits"):
     """The head reads the collapsed row as it is."""
 
     def logits(self, x: Tensor, norm: Tensor, eps: float, head: PackedLinear) -> Tensor:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, Memory, Plan
-from deepinfer_reference.backend import ReferenceBackend
+from deepinfer.conformance.case import Failure
+from tests.conformance.mutants.variant import Variant, with_arguments
 
 
-class SharesHostMemory(ReferenceBackend):
+class SharesHostMemory(Variant, seen_at="device"):
     """A tensor made of an array is a view of it."""
 
     def tensor(self, values: Sequence[Any] | Any, dtype: torch.dtype) -> Tensor:
@@ -22,21 +23,20 @@ class SharesHostMemory(ReferenceBackend):
         return super().tensor(values, dtype)
 
 
-class WorkspaceOfAllNames(ReferenceBackend):
+class WorkspaceOfAllNames(Variant, seen_at="device"):
     """Scratch of one name is scratch of every name."""
 
-    def workspace(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return super().workspace("scratch", shape, dtype)
+    workspace = with_arguments("workspace", name=lambda name: "scratch")
 
 
-class WorkspaceNotKept(ReferenceBackend):
+class WorkspaceNotKept(Variant, seen_at="device"):
     """Scratch is made anew by every request."""
 
     def workspace(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)
 
 
-class CopyCutShort(ReferenceBackend):
+class CopyCutShort(Variant, seen_at="device"):
     """A copy ends after whole pages of 4096 elements."""
 
     def copy_async(self, destination: Tensor, source: Tensor) -> None:
@@ -44,21 +44,21 @@ class CopyCutShort(ReferenceBackend):
         destination[:whole].copy_(source[:whole])
 
 
-class CopyIgnoresStrides(ReferenceBackend):
+class CopyIgnoresStrides(Variant, seen_at="device"):
     """A copy reads its source as if it were contiguous."""
 
     def copy_async(self, destination: Tensor, source: Tensor) -> None:
         destination.copy_(torch.as_strided(source, tuple(source.shape), (1,)))
 
 
-class MemoryOverfull(ReferenceBackend):
+class MemoryOverfull(Variant, seen_at="device"):
     """More memory is free than there is."""
 
     def memory(self) -> Memory | None:
         return Memory(free=2, total=1)
 
 
-class PlanWritesBatch(ReferenceBackend):
+class PlanWritesBatch(Variant, seen_at="device", failure=Failure.WRITE):
     """Planning moves the batch's rows on by a position."""
 
     def plan(self, batch: Batch) -> Plan:
@@ -66,7 +66,7 @@ class PlanWritesBatch(ReferenceBackend):
         return Plan()
 
 
-class CaptureFreezesInputs(ReferenceBackend):
+class CaptureFreezesInputs(Variant, seen_at="device"):
     """A replay gives again what the function gave when it was captured: nothing is computed."""
 
     def capture(self, function: Callable[[], None]) -> Callable[[], None] | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, Batch, Compressed, CompressorState, Region
+from deepinfer.backend import Activation, Batch, Compressed, Region
 from deepinfer_reference.backend import ReferenceBackend
 
 
@@ -29,16 +29,9 @@ class DoubleSums(ReferenceBackend):
     def rope(self, x: Tensor, *rest: Any) -> Tensor:
         return super().rope(x.double(), *rest).to(x.dtype)
 
-    def compress(
-        self,
-        values: Tensor,
-        gates: Tensor | None,
-        state: CompressorState | None,
-        batch: Batch,
-        ratio: int,
-        dtype: torch.dtype,
-    ) -> Compressed:
-        done = super().compress(values, gates, state, batch, ratio, torch.float64)
+    def compress(self, *arguments: Any) -> Compressed:
+        *before, dtype = arguments
+        done = super().compress(*before, torch.float64)
         return Compressed(done.latents.to(dtype), done.entries)
 
     def index_scores(self, queries: Activation, weights: Tensor, *rest: Any) -> Tensor:

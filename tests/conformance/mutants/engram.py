@@ -5,24 +5,27 @@ A fault is what its docstring says; everything else is right.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, EngramWeights, NgramHash, PackedTable
+from deepinfer.backend import Activation, NgramHash, PackedTable
+from deepinfer.conformance.case import Failure
 from deepinfer.formats import Quantised
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants.variant import Variant, with_arguments
 
 
-class HashOfNextHead(ReferenceBackend):
+class HashOfNextHead(Variant, seen_at="ngram_rows engram model.vectors"):
     """Each column takes the modulus of its neighbour."""
 
-    def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
-        return super().ngram_rows(history, dataclasses.replace(hash, primes=hash.primes.roll(-1)))
+    ngram_rows = with_arguments(
+        "ngram_rows", hash=lambda hash: replace(hash, primes=hash.primes.roll(-1))
+    )
 
 
-class HistoryOfRowsAbove(ReferenceBackend):
+class HistoryOfRowsAbove(Variant, seen_at="ngram_rows model.bundled"):
     """The tokens before are those of the rows above, across the starts of sequences."""
 
     def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
@@ -33,7 +36,7 @@ class HistoryOfRowsAbove(ReferenceBackend):
         return super().ngram_rows(torch.stack(above, 1), hash)
 
 
-class GapDoesNotBlock(ReferenceBackend):
+class GapDoesNotBlock(Variant, seen_at="ngram_rows"):
     """A missing token becomes `pad`; the older ones behind it still count."""
 
     def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
@@ -41,22 +44,21 @@ class GapDoesNotBlock(ReferenceBackend):
         return super().ngram_rows(filled, hash)
 
 
-class PadIsZero(ReferenceBackend):
+class PadIsZero(Variant, seen_at="ngram_rows"):
     """Absent history stands for the compressed id 0."""
 
-    def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
-        return super().ngram_rows(history, dataclasses.replace(hash, pad=0))
+    ngram_rows = with_arguments("ngram_rows", hash=lambda hash: replace(hash, pad=0))
 
 
-class ShortMultipliers(ReferenceBackend):
+class ShortMultipliers(Variant, seen_at="ngram_rows"):
     """Multipliers are cut to their lowest 32 bits."""
 
-    def ngram_rows(self, history: Tensor, hash: NgramHash) -> Tensor:
-        short = hash.multipliers & 0xFFFFFFFF
-        return super().ngram_rows(history, dataclasses.replace(hash, multipliers=short))
+    ngram_rows = with_arguments(
+        "ngram_rows", hash=lambda hash: replace(hash, multipliers=hash.multipliers & 0xFFFFFFFF)
+    )
 
 
-class MinusOneWraps(ReferenceBackend):
+class MinusOneWraps(Variant, seen_at="gather", failure=Failure.RAISES):
     """Row -1 reads the last row of the table."""
 
     def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
@@ -64,7 +66,7 @@ class MinusOneWraps(ReferenceBackend):
         return super().gather(table, wrapped, dtype)
 
 
-class LastScaleDefaulted(ReferenceBackend):
+class LastScaleDefaulted(Variant, seen_at="gather engram"):
     """The last scale of a gathered row is 1 for the matmul."""
 
     def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
@@ -76,27 +78,19 @@ class LastScaleDefaulted(ReferenceBackend):
         return Activation(found.values, Quantised(found.quantised.codes, scales), found.scheme)
 
 
-class ColumnsReversed(ReferenceBackend):
+class ColumnsReversed(Variant, seen_at="gather"):
     """Rows are concatenated from the last column to the first."""
 
-    def gather(self, table: PackedTable, rows: Tensor, dtype: torch.dtype) -> Activation:
-        return super().gather(table, rows.flip(1), dtype)
+    gather = with_arguments("gather", rows=lambda rows: rows.flip(1))
 
 
-class OwnGate(ReferenceBackend):
+class OwnGate(Variant):
     """No fault: a gate of its own, of which each mutant changes the root."""
 
     batch_invariant = frozenset()  # torch's sigmoid is not
 
-    def inject(
-        self,
-        streams: Tensor,
-        memory: Tensor,
-        q_weight: Tensor,
-        k_weight: Tensor,
-        eps: float,
-        blocked: Tensor,
-    ) -> Tensor:
+    def inject(self, *arguments: Any) -> Tensor:
+        streams, memory, q_weight, k_weight, eps, blocked = arguments
         wide = torch.float64 if streams.dtype == torch.float64 else torch.float32
         x = streams.to(wide)
         parts = memory.to(wide).unflatten(1, (streams.shape[1] + 1, streams.shape[2]))
@@ -112,78 +106,47 @@ class OwnGate(ReferenceBackend):
         return torch.copysign(match.abs().clamp(min=1e-6).sqrt(), match)
 
 
-class RootUnsigned(OwnGate):
+class RootUnsigned(OwnGate, seen_at="inject"):
     """The gate's root loses the sign of the match."""
 
     def root(self, match: Tensor) -> Tensor:
         return match.abs().clamp(min=1e-6).sqrt()
 
 
-class RootMissing(OwnGate):
+class RootMissing(OwnGate, seen_at="inject"):
     """The gate takes the match as it is."""
 
     def root(self, match: Tensor) -> Tensor:
         return match
 
 
-class RootWithoutFloor(OwnGate):
+class RootWithoutFloor(OwnGate, seen_at="inject"):
     """The gate's root has no lower end."""
 
     def root(self, match: Tensor) -> Tensor:
         return torch.copysign(match.abs().sqrt(), match)
 
 
-class KeyWeightUnused(ReferenceBackend):
+class KeyWeightUnused(Variant, seen_at="inject"):
     """The weight of the keys is loaded and never used."""
 
-    def inject(
-        self,
-        streams: Tensor,
-        memory: Tensor,
-        q_weight: Tensor,
-        k_weight: Tensor,
-        eps: float,
-        blocked: Tensor,
-    ) -> Tensor:
-        ones = torch.ones_like(k_weight)
-        return super().inject(streams, memory, q_weight, ones, eps, blocked)
+    inject = with_arguments("inject", k_weight=torch.ones_like)
 
 
-class UsualEps(ReferenceBackend):
+class UsualEps(Variant, seen_at="inject"):
     """The eps of the gate's norms is the usual 1e-6 at least."""
 
-    def inject(
-        self,
-        streams: Tensor,
-        memory: Tensor,
-        q_weight: Tensor,
-        k_weight: Tensor,
-        eps: float,
-        blocked: Tensor,
-    ) -> Tensor:
-        return super().inject(streams, memory, q_weight, k_weight, max(eps, 1e-6), blocked)
+    inject = with_arguments("inject", eps=lambda eps: max(eps, 1e-6))
 
 
-class BlockedIgnored(ReferenceBackend):
+class BlockedIgnored(Variant, seen_at="inject"):
     """Image tokens and padding get the memory too."""
 
-    def inject(
-        self,
-        streams: Tensor,
-        memory: Tensor,
-        q_weight: Tensor,
-        k_weight: Tensor,
-        eps: float,
-        blocked: Tensor,
-    ) -> Tensor:
-        nowhere = torch.zeros_like(blocked)
-        return super().inject(streams, memory, q_weight, k_weight, eps, nowhere)
+    inject = with_arguments("inject", blocked=torch.zeros_like)
 
 
-class EngramSkipped(ReferenceBackend):
+class EngramSkipped(Variant, seen_at="engram"):
     """The memory adds nothing."""
 
-    def engram(
-        self, streams: Tensor, history: Tensor, weights: EngramWeights, blocked: Tensor
-    ) -> Tensor:
+    def engram(self, streams: Tensor, *rest: Any) -> Tensor:
         return streams.clone()

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deepinfer.backend import (
-    Activation,
-    Group,
-    MlpWeights,
-    Numerics,
-    Routed,
-    Routing,
-)
+from deepinfer.backend import Activation, Group, MlpWeights, Numerics, Routed, Routing
+from deepinfer.conformance.case import Failure
 from deepinfer.formats import Scheme, quantise
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants.variant import Variant, with_arguments
 
 # --- routing -----------------------------------------------------------------------------------
 
 
-class BiasInWeights(ReferenceBackend):
+class BiasInWeights(Variant, seen_at="route model.vectors"):
     """The router's bias leaks into the weights."""
 
     def route(self, *arguments: Any) -> Routing:
@@ -33,15 +28,13 @@ class BiasInWeights(ReferenceBackend):
         return Routing(ids, weights / weights.sum(-1, keepdim=True) * scale)
 
 
-class BiasNeverRead(ReferenceBackend):
+class BiasNeverRead(Variant, seen_at="route"):
     """The router's bias is loaded and never used."""
 
-    def route(self, *arguments: Any) -> Routing:
-        logits, bias, image_bias, *rest = arguments
-        return super().route(logits, torch.zeros_like(bias), image_bias, *rest)
+    route = with_arguments("route", bias=torch.zeros_like)
 
 
-class ImageBiasNeverRead(ReferenceBackend):
+class ImageBiasNeverRead(Variant, seen_at="route mixture"):
     """Experts of image tokens are chosen with the bias of text."""
 
     def route(self, *arguments: Any) -> Routing:
@@ -49,14 +42,13 @@ class ImageBiasNeverRead(ReferenceBackend):
         return super().route(logits, bias, bias, *rest)
 
 
-class ScaleOfWeightsMissing(ReferenceBackend):
+class ScaleOfWeightsMissing(Variant, seen_at="route"):
     """Routing weights sum to one."""
 
-    def route(self, *arguments: Any) -> Routing:
-        return super().route(*arguments[:-1], 1.0)
+    route = with_arguments("route", scale=lambda scale: 1.0)
 
 
-class HigherExpertFirst(ReferenceBackend):
+class HigherExpertFirst(Variant, seen_at="route"):
     """Equal scores choose the higher expert."""
 
     def route(self, *arguments: Any) -> Routing:
@@ -68,15 +60,13 @@ class HigherExpertFirst(ReferenceBackend):
 # --- SwiGLU ------------------------------------------------------------------------------------
 
 
-class ClampDropped(ReferenceBackend):
+class ClampDropped(Variant, seen_at="swiglu"):
     """SwiGLU does not clamp."""
 
-    def swiglu(self, *arguments: Any) -> Activation:
-        gate, up, _, *rest = arguments
-        return super().swiglu(gate, up, 0.0, *rest)
+    swiglu = with_arguments("swiglu", limit=lambda limit: 0.0)
 
 
-class GateClampedBelow(ReferenceBackend):
+class GateClampedBelow(Variant, seen_at="swiglu"):
     """SwiGLU clamps the gate from below too."""
 
     def swiglu(self, *arguments: Any) -> Activation:
@@ -84,7 +74,7 @@ class GateClampedBelow(ReferenceBackend):
         return super().swiglu(gate.clamp(min=-limit) if limit else gate, up, limit, *rest)
 
 
-class QuantisedAfterRounding(ReferenceBackend):
+class QuantisedAfterRounding(Variant, seen_at="swiglu expert_mlp"):
     """SwiGLU rounds to bf16 before it quantises."""
 
     def swiglu(self, *arguments: Any) -> Activation:
@@ -95,7 +85,7 @@ class QuantisedAfterRounding(ReferenceBackend):
         return Activation(a.values, quantise(rounded, a.scheme), a.scheme)
 
 
-class ClampedInPlace(ReferenceBackend):
+class ClampedInPlace(Variant, seen_at="swiglu", failure=Failure.WRITE):
     """SwiGLU clamps its own input in place."""
 
     def swiglu(self, *arguments: Any) -> Activation:
@@ -105,7 +95,7 @@ class ClampedInPlace(ReferenceBackend):
         return super().swiglu(*arguments)
 
 
-class WrittenPastTheEnd(ReferenceBackend):
+class WrittenPastTheEnd(Variant, seen_at="swiglu", failure=Failure.WRITE):
     """SwiGLU writes one element past the end of its input."""
 
     def swiglu(self, *arguments: Any) -> Activation:
@@ -116,7 +106,7 @@ class WrittenPastTheEnd(ReferenceBackend):
         return super().swiglu(*arguments)
 
 
-class NanSpreads(ReferenceBackend):
+class NanSpreads(Variant, seen_at="swiglu", failure=Failure.NAN):
     """A row of NaN reaches its neighbours through a sum over rows."""
 
     def swiglu(self, *arguments: Any) -> Activation:
@@ -128,7 +118,7 @@ class NanSpreads(ReferenceBackend):
 # --- the experts -------------------------------------------------------------------------------
 
 
-class WeightsSentInBf16(ReferenceBackend):
+class WeightsSentInBf16(Variant, seen_at="dispatch"):
     """Routing weights travel to the experts in bf16."""
 
     def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
@@ -136,14 +126,15 @@ class WeightsSentInBf16(ReferenceBackend):
         return super().dispatch(a, routing._replace(weights=weights), group)
 
 
-class ChoicesSorted(ReferenceBackend):
+class ChoicesSorted(Variant, seen_at="dispatch"):
     """A row's experts are sent in ascending order, their weights in the order of choice."""
 
-    def dispatch(self, a: Activation, routing: Routing, group: Group) -> Routed:
-        return super().dispatch(a, routing._replace(ids=routing.ids.sort(1).values), group)
+    dispatch = with_arguments(
+        "dispatch", routing=lambda routing: routing._replace(ids=routing.ids.sort(1).values)
+    )
 
 
-class WeightAfterProjection(ReferenceBackend):
+class WeightAfterProjection(Variant, seen_at="expert_mlp"):
     """Routing weights are applied to what the experts return."""
 
     def expert_mlp(self, *arguments: Any) -> Routed:
@@ -156,7 +147,7 @@ class WeightAfterProjection(ReferenceBackend):
         return Routed(routed.activation, routed.routing, routed.group, outputs)
 
 
-class LastRowsOfExpertLost(ReferenceBackend):
+class LastRowsOfExpertLost(Variant, seen_at="expert_mlp"):
     """Only the first 16 rows of an expert are run."""
 
     def expert_mlp(self, *arguments: Any) -> Routed:
@@ -171,7 +162,7 @@ class LastRowsOfExpertLost(ReferenceBackend):
         return done
 
 
-class _WideSums(ReferenceBackend):
+class _WideSums(Variant):
     """Experts sum in float64 in some calls: right within every limit, with other bits."""
 
     def _wide(self, rows: int) -> bool:
@@ -193,14 +184,14 @@ class _WideSums(ReferenceBackend):
         return routed
 
 
-class SumOfBatch(_WideSums):
+class SumOfBatch(_WideSums, seen_at="expert_mlp", failure=Failure.BATCH):
     """How a row is summed depends on how many there are."""
 
     def _wide(self, rows: int) -> bool:
         return rows == 1
 
 
-class SumOfRun(_WideSums):
+class SumOfRun(_WideSums, seen_at="expert_mlp", failure=Failure.REPEAT):
     """Every second call sums in another way."""
 
     calls = 0
@@ -217,46 +208,37 @@ class OtherSums(_WideSums):
         return True
 
 
-class SharedUpNeverRead(ReferenceBackend):
+class SharedUpNeverRead(Variant, seen_at="shared_mlp"):
     """The shared expert's w3 is loaded and never used: the gate's matrix stands in."""
 
-    def shared_mlp(
-        self, a: Activation, weights: MlpWeights, limit: float, numerics: Numerics
-    ) -> Tensor:
-        wrong = MlpWeights(weights.w1, weights.w2, weights.w1)
-        return super().shared_mlp(a, wrong, limit, numerics)
+    shared_mlp = with_arguments(
+        "shared_mlp", weights=lambda own: MlpWeights(own.w1, own.w2, own.w1)
+    )
 
 
-class SharedExpertMissing(ReferenceBackend):
+class SharedExpertMissing(Variant, seen_at="combine"):
     """The shared expert is not added."""
 
-    def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
-        return super().combine(routed, torch.zeros_like(shared), numerics)
+    combine = with_arguments("combine", shared=torch.zeros_like)
 
 
-class SummedInOrderOfChoice(ReferenceBackend):
+class SummedInOrderOfChoice(Variant, seen_at="combine"):
     """Experts' outputs are summed best first, not in ascending order of expert."""
 
     def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
         k = routed.routing.ids.shape[1]
         order = torch.arange(k, dtype=torch.int32).expand_as(routed.routing.ids)
-        changed = Routed(
-            routed.activation,
-            Routing(order, routed.routing.weights),
-            routed.group,
-            routed.outputs,
-        )
+        changed = replace(routed, routing=routed.routing._replace(ids=order))
         return super().combine(changed, shared, numerics)
 
 
-class SumNotRounded(ReferenceBackend):
+class SumNotRounded(Variant, seen_at="combine"):
     """The sum of the experts keeps its digits when the shared output is added, in REF too."""
 
-    def combine(self, routed: Routed, shared: Tensor, numerics: Numerics) -> Tensor:
-        return super().combine(routed, shared, Numerics.INFER)
+    combine = with_arguments("combine", numerics=lambda numerics: Numerics.INFER)
 
 
-class InputQuantisedInRef(ReferenceBackend):
+class InputQuantisedInRef(Variant, seen_at="expert_mlp"):
     """Experts quantise their input in REF as well."""
 
     def expert_mlp(self, *arguments: Any) -> Routed:

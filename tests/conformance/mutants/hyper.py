@@ -5,25 +5,31 @@ A fault is what its docstring says; everything else is right.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Advanced, Entered, Mix, MixSite, SubLayer
-from deepinfer.formats import Scheme
-from deepinfer_reference.backend import ReferenceBackend
+from deepinfer.backend import Advanced, Entered, Mix, MixSite
+from deepinfer.conformance.case import Failure
+from tests.conformance.mutants.variant import (
+    Variant,
+    nan_in_the_row_before,
+    with_arguments,
+    with_result,
+)
 
 
-class SinkhornFewer(ReferenceBackend):
+class SinkhornFewer(Variant, seen_at="mix advance"):
     """One Sinkhorn iteration fewer."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        fewer = dataclasses.replace(site, iterations=max(1, site.iterations - 1))
-        return super().mix(streams, fewer)
+    mix = with_arguments(
+        "mix", site=lambda site: replace(site, iterations=max(1, site.iterations - 1))
+    )
 
 
-class SinkhornEndsWithRows(ReferenceBackend):
+class SinkhornEndsWithRows(Variant, seen_at="mix"):
     """Sinkhorn normalises the rows once more at its end."""
 
     def mix(self, streams: Tensor, site: MixSite) -> Mix:
@@ -31,23 +37,19 @@ class SinkhornEndsWithRows(ReferenceBackend):
         return mix._replace(comb=mix.comb / (mix.comb.sum(2, keepdim=True) + site.eps))
 
 
-class CombTransposed(ReferenceBackend):
+class CombTransposed(Variant, seen_at="mix model.vectors"):
     """Streams are mixed from their destination to their source."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        mix = super().mix(streams, site)
-        return mix._replace(comb=mix.comb.transpose(1, 2))
+    mix = with_result("mix", lambda mix: mix._replace(comb=mix.comb.transpose(1, 2)))
 
 
-class PostNotDoubled(ReferenceBackend):
+class PostNotDoubled(Variant, seen_at="mix enter"):
     """The post mix lacks its factor of two."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        mix = super().mix(streams, site)
-        return mix._replace(post=mix.post / 2)
+    mix = with_result("mix", lambda mix: mix._replace(post=mix.post / 2))
 
 
-class PreWithoutEps(ReferenceBackend):
+class PreWithoutEps(Variant, seen_at="mix"):
     """The pre mix lacks its eps."""
 
     def mix(self, streams: Tensor, site: MixSite) -> Mix:
@@ -55,44 +57,40 @@ class PreWithoutEps(ReferenceBackend):
         return mix._replace(pre=mix.pre - site.eps)
 
 
-class ScaleOfPre(ReferenceBackend):
+class ScaleOfPre(Variant, seen_at="mix"):
     """The scales of post and comb are loaded and never used: that of pre stands in."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        return super().mix(streams, dataclasses.replace(site, scale=site.scale[:1].expand(3)))
+    mix = with_arguments("mix", site=lambda site: replace(site, scale=site.scale[:1].expand(3)))
 
 
-class BaseUnused(ReferenceBackend):
+class BaseUnused(Variant, seen_at="mix"):
     """The base of a site is loaded and never used."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        return super().mix(streams, dataclasses.replace(site, base=torch.zeros_like(site.base)))
+    mix = with_arguments("mix", site=lambda site: replace(site, base=torch.zeros_like(site.base)))
 
 
-class RmsWithUsualEps(ReferenceBackend):
+class RmsWithUsualEps(Variant, seen_at="mix"):
     """The RMS of the streams has an eps of 1e-6."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        return super().mix(streams, dataclasses.replace(site, norm_eps=1e-6))
+    mix = with_arguments("mix", site=lambda site: replace(site, norm_eps=1e-6))
 
 
-class MixInBf16(ReferenceBackend):
+class MixInBf16(Variant, seen_at="mix"):
     """Mixes are rounded to bf16."""
 
-    def mix(self, streams: Tensor, site: MixSite) -> Mix:
-        return Mix(*(part.bfloat16().to(part.dtype) for part in super().mix(streams, site)))
+    mix = with_result("mix", lambda mix: Mix(*(part.bfloat16().to(part.dtype) for part in mix)))
 
 
-class StreamMajorLost(ReferenceBackend):
+class StreamMajorLost(Variant, seen_at="mix"):
     """The projection reads the streams channel by channel."""
 
     def mix(self, streams: Tensor, site: MixSite) -> Mix:
         _, count, width = streams.shape
         fn = site.fn.view(-1, width, count).transpose(1, 2).flatten(1)
-        return super().mix(streams, dataclasses.replace(site, fn=fn))
+        return super().mix(streams, replace(site, fn=fn))
 
 
-class LastStreamLost(ReferenceBackend):
+class LastStreamLost(Variant, seen_at="collapse"):
     """The last stream is not read."""
 
     def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
@@ -101,7 +99,7 @@ class LastStreamLost(ReferenceBackend):
         return super().collapse(streams[:, :-1], pre[:, :-1])
 
 
-class SumInBf16(ReferenceBackend):
+class SumInBf16(Variant, seen_at="collapse"):
     """The streams are added up in bf16."""
 
     def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
@@ -112,14 +110,13 @@ class SumInBf16(ReferenceBackend):
         return total
 
 
-class CombReadBackwards(ReferenceBackend):
+class CombReadBackwards(Variant, seen_at="expand"):
     """New streams are made by the rows of comb, which are for its columns."""
 
-    def expand(self, out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
-        return super().expand(out, streams, mix._replace(comb=mix.comb.transpose(1, 2)))
+    expand = with_arguments("expand", mix=lambda mix: mix._replace(comb=mix.comb.transpose(1, 2)))
 
 
-class PostOfFirst(ReferenceBackend):
+class PostOfFirst(Variant, seen_at="expand"):
     """Every stream gets the sub-layer's output by the first one's weight."""
 
     def expand(self, out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
@@ -127,50 +124,37 @@ class PostOfFirst(ReferenceBackend):
         return super().expand(out, streams, mix._replace(post=post))
 
 
-class StreamsInPlace(ReferenceBackend):
+class StreamsInPlace(Variant, seen_at="expand", failure=Failure.WRITE):
     """New streams overwrite the old ones."""
 
     def expand(self, out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
         return streams.copy_(super().expand(out, streams, mix))
 
 
-class NanSpreads(ReferenceBackend):
+class NanSpreads(Variant, seen_at="collapse", failure=Failure.NAN):
     """A NaN in one row reaches the row before."""
 
-    def collapse(self, streams: Tensor, pre: Tensor) -> Tensor:
-        out = super().collapse(streams, pre)
-        return torch.where(out.isnan().any(1).roll(-1)[:, None], float("nan"), out)
+    collapse = with_result("collapse", nan_in_the_row_before)
 
 
-class PreOfSameSite(ReferenceBackend):
+class PreOfSameSite(Variant, seen_at="enter advance model.bundled"):
     """A sub-layer reads the streams by its own pre mix, not by that of the site before."""
 
-    def enter(
-        self, streams: Tensor, pre: Tensor, sub_layer: SubLayer, scheme: Scheme | None
-    ) -> Entered:
-        own = self.mix(streams, sub_layer.site).pre
-        return super().enter(streams, own, sub_layer, scheme)
+    def enter(self, *arguments: Any) -> Entered:
+        streams, _, sub_layer, scheme = arguments
+        return super().enter(streams, self.mix(streams, sub_layer.site).pre, sub_layer, scheme)
 
 
-class MixOfOldStreams(ReferenceBackend):
+class MixOfOldStreams(Variant, seen_at="advance"):
     """The next site is mixed before the streams are written."""
 
-    def advance(
-        self,
-        out: Tensor,
-        streams: Tensor,
-        mix: Mix,
-        next_sub_layer: SubLayer,
-        scheme: Scheme | None,
-    ) -> Advanced:
-        found = super().advance(out, streams, mix, next_sub_layer, scheme)
+    def advance(self, *arguments: Any) -> Advanced:
+        _, streams, _, next_sub_layer, _ = arguments
+        found = super().advance(*arguments)
         return found._replace(mix=self.mix(streams, next_sub_layer.site))
 
 
-class StepNotQuantised(ReferenceBackend):
+class StepNotQuantised(Variant, seen_at="enter", failure=Failure.DTYPE):
     """What enters a sub-layer has no quantised half."""
 
-    def enter(
-        self, streams: Tensor, pre: Tensor, sub_layer: SubLayer, scheme: Scheme | None
-    ) -> Entered:
-        return super().enter(streams, pre, sub_layer, None)
+    enter = with_arguments("enter", scheme=lambda scheme: None)

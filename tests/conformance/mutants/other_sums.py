@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Activation, Mix, MixSite, Numerics, PackedLinear
+from deepinfer.backend import Activation, Mix, MixSite, PackedLinear
 from deepinfer_reference.backend import ReferenceBackend
 
 
@@ -25,16 +27,8 @@ class OtherSums(ReferenceBackend):
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._off(x, super().rms_norm(x.to(self._wide(x)), weight, eps))
 
-    def rope(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        frequencies: Tensor,
-        inverse: bool,
-        numerics: Numerics,
-    ) -> Tensor:
-        wide = x.to(self._wide(x))
-        turned = super().rope(wide, positions, frequencies, inverse, numerics)
+    def rope(self, x: Tensor, positions: Tensor, frequencies: Tensor, *rest: Any) -> Tensor:
+        turned = super().rope(x.to(self._wide(x)), positions, frequencies, *rest)
         kept = x.shape[-1] - 2 * len(frequencies)
         return torch.cat((x[..., :kept], self._off(x, turned[..., kept:])), -1)
 
@@ -49,18 +43,9 @@ class OtherSums(ReferenceBackend):
         wide = self._wide(streams)
         return self._off(streams, super().expand(out.to(wide), streams.to(wide), mix))
 
-    def inject(
-        self,
-        streams: Tensor,
-        memory: Tensor,
-        q_weight: Tensor,
-        k_weight: Tensor,
-        eps: float,
-        blocked: Tensor,
-    ) -> Tensor:
-        wide = self._wide(streams)
-        own = (q_weight, k_weight, eps, blocked)
-        found = self._off(streams, super().inject(streams.to(wide), memory.to(wide), *own))
+    def inject(self, streams: Tensor, memory: Tensor, *rest: Any) -> Tensor:
+        wide, blocked = self._wide(streams), rest[-1]
+        found = self._off(streams, super().inject(streams.to(wide), memory.to(wide), *rest))
         return torch.where(blocked[:, None, None], streams, found)
 
     @staticmethod

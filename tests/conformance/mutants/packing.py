@@ -5,15 +5,15 @@ A fault is what its docstring says; everything else is right. Those of experts a
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from deepinfer.backend import LinearSource, PackedLinear, PackedTable, Source
-from deepinfer_reference.backend import ReferenceBackend
+from deepinfer.backend import LinearSource, PackedLinear, PackedTable
+from deepinfer.conformance.case import Failure
 from deepinfer_reference.packed import ReferenceLinear, ReferenceTable
+from tests.conformance.mutants.variant import Variant, with_result
 
 
-class _Repacked(ReferenceBackend):
+class _Repacked(Variant):
     def pack_linear(self, source: LinearSource) -> PackedLinear:
         packed = super().pack_linear(source)
         assert isinstance(packed, ReferenceLinear)
@@ -24,7 +24,7 @@ class _Repacked(ReferenceBackend):
         raise NotImplementedError
 
 
-class NibblesSwapped(_Repacked):
+class NibblesSwapped(_Repacked, seen_at="pack_linear linear"):
     """FP4 weights have their even columns in the high nibble."""
 
     def spoil(self, packed: ReferenceLinear) -> None:
@@ -32,7 +32,7 @@ class NibblesSwapped(_Repacked):
             packed.weight = (packed.weight & 15) << 4 | packed.weight >> 4
 
 
-class ScaleOfNextBlock(_Repacked):
+class ScaleOfNextBlock(_Repacked, seen_at="pack_linear grouped_linear"):
     """FP8 weights take the scale of the block of columns before."""
 
     def spoil(self, packed: ReferenceLinear) -> None:
@@ -40,7 +40,7 @@ class ScaleOfNextBlock(_Repacked):
             packed.scale = packed.scale.roll(1, 1)
 
 
-class LastScaleDefaulted(_Repacked):
+class LastScaleDefaulted(_Repacked, seen_at="pack_linear"):
     """The last block scale of FP8 and FP4 weights is 1."""
 
     def spoil(self, packed: ReferenceLinear) -> None:
@@ -49,7 +49,7 @@ class LastScaleDefaulted(_Repacked):
             packed.scale[-1, -1] = 127
 
 
-class RoundedAtLoad(_Repacked):
+class RoundedAtLoad(_Repacked, seen_at="pack_linear linear logits"):
     """Weights stored in float32 are rounded to bf16 when they are packed."""
 
     def spoil(self, packed: ReferenceLinear) -> None:
@@ -57,7 +57,7 @@ class RoundedAtLoad(_Repacked):
             packed.weight = packed.weight.bfloat16().float()
 
 
-class TableScaleOfNextRow(ReferenceBackend):
+class TableScaleOfNextRow(Variant, seen_at="pack_table"):
     """Rows of FP8 tables take the scales of the row before."""
 
     def pack_table(self, source: LinearSource) -> PackedTable:
@@ -68,23 +68,19 @@ class TableScaleOfNextRow(ReferenceBackend):
         return packed
 
 
-class VectorRoundedAtLoad(ReferenceBackend):
+class VectorRoundedAtLoad(Variant, seen_at="pack_vector"):
     """Vectors stored in float32 are rounded to bf16 when they are packed."""
 
-    def pack_vector(self, source: Source) -> Tensor:
-        vector = super().pack_vector(source)
-        return vector.to(torch.bfloat16).to(vector.dtype)
+    pack_vector = with_result("pack_vector", lambda own: own.bfloat16().to(own.dtype))
 
 
-class VectorInBf16(ReferenceBackend):
+class VectorInBf16(Variant, seen_at="pack_vector", failure=Failure.DTYPE):
     """Vectors stored in float32 are packed as bf16."""
 
-    def pack_vector(self, source: Source) -> Tensor:
-        return super().pack_vector(source).to(torch.bfloat16)
+    pack_vector = with_result("pack_vector", Tensor.bfloat16)
 
 
-class VectorFlattened(ReferenceBackend):
+class VectorFlattened(Variant, seen_at="pack_vector", failure=Failure.SHAPE):
     """A small matrix is packed as one row of numbers."""
 
-    def pack_vector(self, source: Source) -> Tensor:
-        return super().pack_vector(source).flatten()
+    pack_vector = with_result("pack_vector", Tensor.flatten)

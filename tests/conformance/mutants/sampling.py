@@ -6,19 +6,19 @@ Those of `process` change one step of `OwnProcess`, which is a second implementa
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from deepinfer.backend import SamplingParameters, TopLogprobs
-from deepinfer_reference.backend import ReferenceBackend
+from deepinfer.conformance.case import Failure
 from deepinfer_reference.sampling import masses
+from tests.conformance.mutants.variant import Variant, with_arguments, with_result
 
 INF = math.inf
 
 
-class OwnProcess(ReferenceBackend):
+class OwnProcess(Variant):
     """No fault: float32 softmax, float64 cumulative sums, one row at a time."""
 
     def process(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
@@ -65,7 +65,7 @@ class OwnProcess(ReferenceBackend):
         return torch.log_softmax(torch.where(keep, z, -INF), -1)
 
 
-class TopPOneLate(OwnProcess):
+class TopPOneLate(OwnProcess, seen_at="process"):
     """Top-p keeps one token more."""
 
     def within(self, before: Tensor, limit: float) -> Tensor:
@@ -73,14 +73,14 @@ class TopPOneLate(OwnProcess):
         return kept | torch.nn.functional.pad(kept, (1, 0), value=True)[:-1]
 
 
-class TopPStrict(OwnProcess):
+class TopPStrict(OwnProcess, seen_at="process"):
     """Top-p drops a token when the mass before it is exactly top_p."""
 
     def within(self, before: Tensor, limit: float) -> Tensor:
         return (before < limit) | (before == 0)
 
 
-class TopKBeforeTopP(OwnProcess):
+class TopKBeforeTopP(OwnProcess, seen_at="process"):
     """Top-p is measured over what top-k left, not over the whole row."""
 
     def kept(self, p: Tensor, order: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
@@ -91,86 +91,71 @@ class TopKBeforeTopP(OwnProcess):
         return super().kept(p, order, top_p, top_k, min_p)
 
 
-class MinPAbsolute(OwnProcess):
+class MinPAbsolute(OwnProcess, seen_at="process"):
     """Min-p is a probability, not a share of the highest one."""
 
     def least(self, p: Tensor, min_p: float) -> float:
         return min_p / float(p.max())
 
 
-class MinPNeverRead(OwnProcess):
+class MinPNeverRead(OwnProcess, seen_at="process"):
     """The parameter min-p is loaded and never used."""
 
     def least(self, p: Tensor, min_p: float) -> float:
         return 0.0
 
 
-class HigherTokenFirst(OwnProcess):
+class HigherTokenFirst(OwnProcess, seen_at="process"):
     """Equal logits rank the higher token first."""
 
     def order(self, logits: Tensor) -> Tensor:
         return len(logits) - 1 - super().order(logits.flip(0))
 
 
-class NotRenormalised(OwnProcess):
+class NotRenormalised(OwnProcess, seen_at="process"):
     """What filters left is not normalised again."""
 
     def normalised(self, z: Tensor, keep: Tensor) -> Tensor:
         return torch.where(keep, torch.log_softmax(z, -1), -INF)
 
 
-class ProcessNanSpreads(ReferenceBackend):
+class ProcessNanSpreads(Variant, seen_at="process", failure=Failure.NAN):
     """A broken row breaks the batch."""
 
-    def process(self, logits: Tensor, parameters: SamplingParameters) -> Tensor:
-        out = super().process(logits, parameters)
-        return torch.where(torch.isnan(out).any(), math.nan, out)
+    process = with_result("process", lambda out: torch.where(torch.isnan(out).any(), math.nan, out))
 
 
-class _OtherCounter(ReferenceBackend):
-    def sample(self, logprobs: Tensor, seeds: Tensor, positions: Tensor, purpose: int) -> Tensor:
-        return super().sample(logprobs, *self.counter(seeds, positions, purpose))
-
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        raise NotImplementedError
-
-
-class PositionIgnored(_OtherCounter):
+class PositionIgnored(Variant, seen_at="sample"):
     """Random numbers do not depend on the position."""
 
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        return seeds, torch.zeros_like(positions), purpose
+    sample = with_arguments("sample", positions=torch.zeros_like)
 
 
-class PositionCut(_OtherCounter):
+class PositionCut(Variant, seen_at="sample"):
     """Positions count modulo 2^32."""
 
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        return seeds, positions & 0xFFFFFFFF, purpose
+    sample = with_arguments("sample", positions=lambda positions: positions & 0xFFFFFFFF)
 
 
-class SeedCut(_OtherCounter):
+class SeedCut(Variant, seen_at="sample"):
     """Only 32 bits of the seed are used."""
 
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        return seeds & 0xFFFFFFFF, positions, purpose
+    sample = with_arguments("sample", seeds=lambda seeds: seeds & 0xFFFFFFFF)
 
 
-class PurposeIgnored(_OtherCounter):
+class PurposeIgnored(Variant, seen_at="sample"):
     """Residual draws reuse the number of the sample."""
 
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        return seeds, positions, 0
+    sample = with_arguments("sample", purpose=lambda purpose: 0)
 
 
-class DrawDependsOnRow(_OtherCounter):
+class DrawDependsOnRow(Variant, seen_at="sample"):
     """A row's random number depends on its place in the batch."""
 
-    def counter(self, seeds: Tensor, positions: Tensor, purpose: int) -> tuple[Any, Any, int]:
-        return seeds, positions + torch.arange(len(positions), device=positions.device), purpose
+    sample = with_arguments("sample", positions=lambda own: own + torch.arange(len(own)))
 
 
-class MassesRounded(ReferenceBackend):
+class MassesRounded(Variant, seen_at="sample"):
     """Masses are rounded to the nearest unit, not down: faint tokens weigh too much."""
 
     def sample(self, logprobs: Tensor, seeds: Tensor, positions: Tensor, purpose: int) -> Tensor:
@@ -179,14 +164,13 @@ class MassesRounded(ReferenceBackend):
         return super().sample(rounded, seeds, positions, purpose)
 
 
-class NanRowDraws(ReferenceBackend):
+class NanRowDraws(Variant, seen_at="sample"):
     """A row of NaN gives token 0, not -1."""
 
-    def sample(self, *arguments: Any) -> Tensor:
-        return super().sample(*arguments).clamp(min=0)
+    sample = with_result("sample", lambda tokens: tokens.clamp(min=0))
 
 
-class MaskBitsReversed(ReferenceBackend):
+class MaskBitsReversed(Variant, seen_at="mask"):
     """Token 0 of a word is its highest bit."""
 
     def mask(self, logits: Tensor, bits: Tensor) -> Tensor:
@@ -197,14 +181,13 @@ class MaskBitsReversed(ReferenceBackend):
         return masked.unflatten(1, (-1, 32)).flip(2).flatten(1)[:, :width]  # type: ignore[no-untyped-call]
 
 
-class MaskSignBitLost(ReferenceBackend):
+class MaskSignBitLost(Variant, seen_at="mask"):
     """The sign bit of a word allows nothing."""
 
-    def mask(self, logits: Tensor, bits: Tensor) -> Tensor:
-        return super().mask(logits, bits & 0x7FFFFFFF)
+    mask = with_arguments("mask", bits=lambda bits: bits & 0x7FFFFFFF)
 
 
-class TopTiesReversed(ReferenceBackend):
+class TopTiesReversed(Variant, seen_at="top_logprobs"):
     """Equal log-probabilities list the higher token first."""
 
     def top_logprobs(self, logprobs: Tensor, k: int) -> TopLogprobs:

@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from deepinfer.backend import ExpertSource, PackedExperts
-from deepinfer_reference.backend import ReferenceBackend
+from deepinfer.conformance.case import Failure
 from deepinfer_reference.packed import Expert, ReferenceExperts
+from tests.conformance.mutants.variant import Variant
 
 
-class _OtherPack(ReferenceBackend):
+class _OtherPack(Variant):
     def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
         packed = super().pack_experts(sources)
         assert isinstance(packed, ReferenceExperts)
@@ -26,21 +27,21 @@ class _OtherPack(ReferenceBackend):
         raise NotImplementedError
 
 
-class NibblesSwapped(_OtherPack):
+class NibblesSwapped(_OtherPack, seen_at="expert_mlp"):
     """FP4 weights have their even columns in the high nibble."""
 
     def spoil(self, matrix: Any) -> None:
         matrix.weight = (matrix.weight & 15) << 4 | matrix.weight >> 4
 
 
-class ScaleOfNextBlock(_OtherPack):
+class ScaleOfNextBlock(_OtherPack, seen_at="expert_mlp"):
     """FP4 weights take the scale of the block of columns before."""
 
     def spoil(self, matrix: Any) -> None:
         matrix.scale = matrix.scale.roll(1, 1)
 
 
-class LastScaleDefaulted(_OtherPack):
+class LastScaleDefaulted(_OtherPack, seen_at="expert_mlp"):
     """The scale of the last block of columns is 1."""
 
     def spoil(self, matrix: Any) -> None:
@@ -48,7 +49,7 @@ class LastScaleDefaulted(_OtherPack):
         matrix.scale[:, -1] = 127
 
 
-class _OtherSlots(ReferenceBackend):
+class _OtherSlots(Variant):
     slots: type[ReferenceExperts]
 
     def pack_experts(self, sources: Sequence[ExpertSource]) -> PackedExperts:
@@ -60,7 +61,7 @@ class _Wrapping(ReferenceExperts):
         pass
 
 
-class SlotsWrap(_OtherSlots):
+class SlotsWrap(_OtherSlots, seen_at="pack_experts", failure=Failure.RAISES):
     """Slot -1 is the last one."""
 
     slots = _Wrapping
@@ -73,7 +74,7 @@ class _Spilling(ReferenceExperts):
             super().import_slot(slot + 1, data)
 
 
-class WritesNextSlot(_OtherSlots):
+class WritesNextSlot(_OtherSlots, seen_at="pack_experts"):
     """An imported slot overwrites the next one too."""
 
     slots = _Spilling
@@ -86,7 +87,7 @@ class _Forgetful(ReferenceExperts):
         self.experts[slot] = Expert(self.experts[slot].w1, before.w2, self.experts[slot].w3)
 
 
-class ImportForgetsDown(_OtherSlots):
+class ImportForgetsDown(_OtherSlots, seen_at="pack_experts"):
     """An imported slot keeps its old down projection."""
 
     slots = _Forgetful

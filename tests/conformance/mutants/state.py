@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from deepinfer.backend import Batch, Pool, Region
-from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.mutants.variant import Variant
 
 
-class WrittenOnce(ReferenceBackend):
+class WrittenOnce(Variant, seen_at="stateful.rollback"):
     """An entry that was written is not written again: what a rejected draft left stays."""
 
     def __init__(self, device: str) -> None:
@@ -36,7 +36,7 @@ class WrittenOnce(ReferenceBackend):
         return self.regions[-1][1]
 
 
-class OwnImages(ReferenceBackend):
+class OwnImages(Variant, seen_at="stateful.moved"):
     """Images are in a layout that only the backend itself reads: each byte is one place on."""
 
     def export(self, pool: Pool, blocks: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class _Tie(NamedTuple):
     blocks: Tensor
 
 
-class ImportStaysTied(ReferenceBackend):
+class ImportStaysTied(Variant, seen_at="stateful.forked"):
     """Imported blocks and those they were exported from share what is written later."""
 
     def __init__(self, device: str) -> None:
