@@ -12,6 +12,7 @@ import itertools
 import logging
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -78,8 +79,9 @@ class Engine:
             config.eos_token_id,
             rules or SamplingRules.from_settings(runner.settings, config.text.vocab_size),
         )
-        self.scheduler.on_enter = self._enter
-        self.scheduler.on_preempt = lambda sequence: self.observer.preempted(sequence)
+        engine = weakref.proxy(self)  # in no cycle, so that the weights go with the last reference
+        self.scheduler.on_enter = lambda sequence: engine._enter(sequence)
+        self.scheduler.on_preempt = lambda sequence: engine.observer.preempted(sequence)
         self.observer = Observer(
             runner.cache,
             self.scheduler,
