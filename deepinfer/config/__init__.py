@@ -1,4 +1,4 @@
-"""Configuration of a checkpoint: the published config.json, its rules, and what follows from it."""
+"""The configuration of a checkpoint: config.json, its rules, and numbers that follow from it."""
 
 from deepinfer.config.engram import EngramHash, engram_hashes
 from deepinfer.config.limits import Limit, release_limits

@@ -17,7 +17,7 @@ _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # decide every number
 
 
 class EngramSettings(Protocol):
-    """The keys of `text_config` that the hash depends on."""
+    """The values of `text_config` that the hash depends on."""
 
     @property
     def engram_layer_ids(self) -> tuple[int, ...]: ...
@@ -35,9 +35,9 @@ class EngramSettings(Protocol):
 class EngramHash:
     """The hash of one Engram layer.
 
-    layer: layer number. primes: moduli, one per column; column (n - 2) * heads + head belongs to
-    n-gram order n. offsets: first table row of each column. multipliers: one per history position
-    k = 0 (the token itself) to max_ngram_size - 1. rows: number of table rows.
+    layer: layer number. primes: the modulus of each column; column (n - 2) * heads + head belongs
+    to n-grams of n tokens. offsets: first table row of each column. multipliers: one for the token
+    itself and one for each of the max_ngram_size - 1 tokens before it. rows: table rows.
     """
 
     layer: int
@@ -48,7 +48,7 @@ class EngramHash:
 
 
 def is_prime(number: int) -> bool:
-    """Miller-Rabin with fixed witnesses: exact for every 64-bit number."""
+    """Whether a 64-bit number is prime: Miller-Rabin with fixed witnesses, which is exact here."""
     if number < 2:
         return False
     for witness in _WITNESSES:
@@ -71,10 +71,10 @@ def is_prime(number: int) -> bool:
 
 
 def engram_primes(settings: EngramSettings) -> Iterator[tuple[int, int]]:
-    """Pairs (layer, modulus), column by column.
+    """Yield pairs (layer, modulus), column by column.
 
-    Each (layer, order) pair searches upward from `engram_vocab_size` - 1 for primes that no earlier
-    column of any layer took, so the columns of all layers hold consecutive primes.
+    For each layer and n-gram order the search goes up from `engram_vocab_size` - 1 and takes primes
+    that no earlier column of any layer has. So all columns together have consecutive primes.
     """
     last = settings.engram_vocab_size - 1
     columns = (settings.engram_max_ngram_size - 1) * settings.engram_n_heads

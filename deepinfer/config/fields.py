@@ -1,8 +1,8 @@
 """Typed reading of one JSON object of a configuration.
 
-A `Section` hands out one key at a time, checked, and remembers which keys were asked for: what is
-left at the end are the unknown keys. Every complaint is a `ConfigError` that names the key, the
-value found and the rule. Nothing is converted: 64.0, "64" or true is no integer.
+A `Section` reads and checks one key at a time, and remembers which keys were read: the others are
+the unknown keys. Every error is a `ConfigError` that names the key, its value and the rule. Nothing
+is converted: 64.0, "64" and true are no integers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from typing import Any, Final
 from deepinfer.errors import ConfigError
 
 LARGEST_INTEGER: Final = 2**63 - 1
-LARGEST_NUMBER: Final = (2 - 2**-23) * 2.0**127  # of fp32, in which the model computes
+LARGEST_NUMBER: Final = (
+    2 - 2**-23
+) * 2.0**127  # the largest number of fp32, in which the model computes
 
 
 class _Required:
-    """Type of the marker for keys without a default."""
+    """The type of `REQUIRED`, which marks keys without a default."""
 
 
 REQUIRED: Final = _Required()
 
 
 def shown(value: object) -> str:
-    """A value as JSON would write it, cut to a length that fits in a message."""
+    """A value as JSON writes it, shortened to fit into a message."""
     words = {None: "null", True: "true", False: "false"}
     text = words[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
 class Section:
-    """One JSON object: `path` is its dotted name ("" at the top), `source` the file's name.
+    """One JSON object. path: its dotted name, "" at the top. source: the name of the file.
 
-    Reading methods take the published key and its rule. A key must be present and not null unless
-    the method says otherwise. With `used` false the key means nothing in this configuration: it may
-    be absent or null, and only its type is checked.
+    Each reading method takes a published key and its rule. The key must be present and not null
+    unless the method says otherwise. used False: the key has no meaning in this configuration, so
+    it may be absent or null, and only its type is checked.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Section:
             self._merge(key, others)
 
     def _merge(self, key: str, others: tuple[str, ...]) -> None:
-        """Move a key's other spellings to the published one; two spellings must agree."""
+        """Rename other spellings of a key to the published one; their values must agree."""
         for other in others:
             if other not in self.values:
                 continue
@@ -75,11 +77,11 @@ class Section:
         return f"{self.path}.{key}" if self.path else key
 
     def error(self, key: str, value: object, rule: str) -> ConfigError:
-        """The error for one key: `rule` completes the sentence "must be ..."."""
+        """The error for a key. rule: the end of the sentence "must be ..."."""
         return ConfigError(f"{self.source}: {self.name(key)} = {shown(value)}: must be {rule}")
 
     def unknown(self) -> list[str]:
-        """Dotted names of the keys that no reading method asked for, nested objects included."""
+        """Dotted names of the keys that were not read, those of nested objects included."""
         names = [self.name(key) for key in self.values if key not in self._asked]
         return names + [name for nested in self._nested for name in nested.unknown()]
 
@@ -88,7 +90,7 @@ class Section:
         return self.values.get(key) is not None
 
     def ignore(self, *keys: str) -> None:
-        """Name keys that are known and have no effect on inference."""
+        """Mark keys as known that have no effect on inference."""
         self._asked.update(keys)
 
     def _raw(self, key: str, rule: str, default: object) -> Any:
@@ -171,7 +173,7 @@ class Section:
         return result
 
     def flag(self, key: str, *, must: bool, default: bool | _Required = REQUIRED) -> bool:
-        """A boolean of which only one value is supported."""
+        """A boolean for which only the value `must` is supported."""
         rule = f"{shown(must)} (the only supported value)"
         value: object = self._raw(key, rule, default)
         if value is not must:
@@ -186,7 +188,7 @@ class Section:
         return value
 
     def literal(self, key: str, *allowed: str, default: str | _Required = REQUIRED) -> str:
-        """A string out of `allowed`, compared exactly."""
+        """One of the strings `allowed`."""
         names = " or ".join(f'"{name}"' for name in allowed)
         rule = f"{names} (the only supported value{'s' if len(allowed) > 1 else ''})"
         value = self._raw(key, rule, default)
@@ -229,7 +231,7 @@ class Section:
     def section(
         self, key: str, hint: str = "", aliases: Mapping[str, tuple[str, ...]] | None = None
     ) -> Section:
-        """A nested object; `hint` completes "must be an object" in the error."""
+        """A nested object. hint: what follows "must be an object" in the error."""
         rule = "an object" + hint
         value = self._raw(key, rule, REQUIRED)
         if not isinstance(value, Mapping):

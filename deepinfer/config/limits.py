@@ -1,6 +1,6 @@
-"""Release limits: where a configuration leaves what one vendor's kernels were written for.
+"""Release limits: values of a configuration that one vendor's kernels were not written for.
 
-These are not errors. A backend states such limits as capabilities, and `deepinfer inspect` lists
+They are no errors. A backend with such limits states them in `supports`; `deepinfer inspect` lists
 them. Source: model specification, sections 1.2, 1.4 and appendix C.
 """
 
@@ -14,7 +14,7 @@ from deepinfer.config.text import TextConfig
 
 @dataclass(frozen=True)
 class Limit:
-    """One release limit that a configuration leaves: dotted key, its value, the limit in words."""
+    """A value outside of a release limit: its dotted key, the value, and the limit in words."""
 
     key: str
     value: object
@@ -25,7 +25,7 @@ class Limit:
 
 
 def _text_limits(text: TextConfig) -> list[Limit]:
-    """Limits on `text_config`; empty for the released configuration."""
+    """Values of `text_config` outside of release limits; none in the released configuration."""
     limits = []
 
     def expect(holds: bool, key: str, rule: str) -> None:
@@ -67,7 +67,7 @@ def _text_limits(text: TextConfig) -> list[Limit]:
 
 
 def release_limits(config: ModelConfig) -> list[Limit]:
-    """Limits on the whole configuration; empty for the released one."""
+    """Values of a configuration outside of release limits; none in the released one."""
     limits = _text_limits(config.text)
     if config.quantization is None:
         limits.append(Limit("quantization_config", None, "the released quantization_config"))

@@ -1,8 +1,8 @@
 """The configuration of a checkpoint: the published nested config.json.
 
-Source: model specification, section 1. `ModelConfig.from_file` is the way in. A broken model rule
-is a `ConfigError`, leaving a release limit is not (`limits.py`), unknown keys give one
-warning.
+`ModelConfig.from_file` reads it. A broken model rule is a `ConfigError`; a value outside of a
+release limit is none (see `limits.py`). Unknown keys give one warning. Source: model specification,
+section 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepinfer.errors import ConfigError
 
 __all__ = ["ModelConfig", "QuantizationConfig", "TextConfig", "VisionConfig", "YarnConfig"]
 
-LISTED_KEYS: Final = 20  # unknown keys that are named
+LISTED_KEYS: Final = 20  # how many unknown keys the warning names
 SUPPORTED_MODEL_TYPES: Final = ("deepseek_v41",)
 
 
@@ -33,9 +33,9 @@ class UnknownConfigKeyWarning(UserWarning):
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """The vision tower (section 1.3). With `num_hidden_layers` 0 there is none.
+    """The vision tower (section 1.3).
 
-    The other keys mean nothing then and may be absent (0).
+    num_hidden_layers 0: there is none, and the other keys may be absent, which gives 0.
     """
 
     num_hidden_layers: int
@@ -56,13 +56,13 @@ class VisionConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head of the tower."""
+        """The width of an attention head of the tower."""
         return self.hidden_size // self.num_attention_heads
 
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """How matrices are stored (section 1.4). Values other than `RELEASED` are release limits."""
+    """How matrices are stored (section 1.4). Values other than `RELEASED` leave release limits."""
 
     RELEASED: ClassVar[Mapping[str, object]] = {
         "weight_block_size": (32, 32),
@@ -80,7 +80,7 @@ class QuantizationConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A whole config.json. `unknown_keys`: dotted names of the keys that were ignored."""
+    """A whole config.json. unknown_keys: dotted names of the keys that are ignored."""
 
     architectures: tuple[str, ...]
     model_type: str
@@ -98,8 +98,8 @@ class ModelConfig:
     def from_dict(cls, values: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
         """Read and check a parsed config.json.
 
-        `source` names the file in messages. Errors: ConfigError naming key, value and rule. Warns
-        once (UnknownConfigKeyWarning) with the names of all unknown keys.
+        source: the name of the file in messages. Errors: ConfigError with key, value and rule. One
+        UnknownConfigKeyWarning names all unknown keys.
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"{source}: must be a JSON object, not {type(values).__name__}")
@@ -169,7 +169,7 @@ class ModelConfig:
 
 
 def _listed(key: str) -> str:
-    """A key as it is; in quotes where it has odd characters, cut where it is long."""
+    """A key for the warning: quoted if it has unusual characters, shortened if it is long."""
     return key if key.isprintable() and len(key) <= 120 else shown(key)
 
 
@@ -213,7 +213,7 @@ def _read_architectures(top: Section) -> tuple[str, ...]:
 
 
 def _read_token_id(top: Section, text: Section, key: str, last: int) -> int:
-    """A control token's id; some files repeat it in `text_config`, and then both must agree."""
+    """The id of a control token; if `text_config` repeats it, both must agree."""
     nested = text.optional_integer(key, low=0, high=last)
     if nested is not None and key not in top.values:
         top.ignore(key)

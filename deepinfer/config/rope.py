@@ -25,7 +25,7 @@ class YarnConfig:
 
 
 def read_rope(s: Section) -> tuple[float, YarnConfig | None]:
-    """`rope_theta` and `rope_scaling`; newer files write both into one `rope_parameters`."""
+    """Read `rope_theta` and `rope_scaling`; newer files have both in `rope_parameters`."""
     rope = s.optional_section("rope_parameters", ROPE_ALIASES)
     if rope is not None and "rope_scaling" in s.values:
         raise s.error(

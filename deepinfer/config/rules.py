@@ -1,6 +1,6 @@
-"""Model rules that relate several keys: what the mathematics needs.
+"""Model rules between several keys, which the mathematics of the model needs.
 
-Breaking one is a `ConfigError`. The rules on one key alone are where the key is read (`text.py`,
+A broken rule is a `ConfigError`. Rules on a single key stand where the key is read (`text.py`,
 `model.py`). Limits of one vendor's kernels are no rules: see `limits.py`. Source: model
 specification, section 1.2 and appendix C.
 """
@@ -18,10 +18,10 @@ SCALE_BLOCK: Final = 32  # values that share a scale in FP8 and MXFP4 (sections 
 
 
 def check_text(text: TextConfig, section: Section, quantized: bool) -> None:
-    """Check every relation.
+    """Check all rules.
 
-    `section` is where `text` was read from, for the error's names; `quantized` says whether
-    matrices are stored in FP8 and FP4 blocks.
+    section: the section that `text` was read from, for the names in errors. quantized: matrices are
+    stored in FP8 and FP4 blocks.
     """
     _check_widths(text, section)
     _check_scale_blocks(text, section, quantized)
@@ -52,7 +52,10 @@ def _check_widths(text: TextConfig, s: Section) -> None:
 
 
 def _check_scale_blocks(text: TextConfig, s: Section, quantized: bool) -> None:
-    """Cache entries are always quantised; the inputs of matrices only where matrices are."""
+    """Widths that are quantised in blocks must be multiples of the block.
+
+    Cache entries always are; the inputs of matrices only where the matrices are.
+    """
     keys = ["head_dim", "index_head_dim", "moe_intermediate_size"]
     if quantized:
         keys += ["hidden_size", "q_lora_rank", "o_lora_rank"]
@@ -153,7 +156,7 @@ def _check_experts(text: TextConfig, s: Section) -> None:
 
 
 def _check_engram(text: TextConfig, s: Section) -> None:
-    """The declared rows equal the sums of the moduli (section 8.3)."""
+    """Check that the table rows equal the sums of the moduli (section 8.3)."""
     declared = text.engram_num_embeddings
     if len(declared) != len(text.engram_layer_ids):
         raise s.error(
@@ -166,7 +169,7 @@ def _check_engram(text: TextConfig, s: Section) -> None:
     for layer, prime in engram_primes(text):
         sums[layer] += prime
         if sums[layer] > limits[layer]:
-            break  # already wrong; do not count on through absurd sizes
+            break  # wrong already: do not search primes for absurd sizes
     for layer, rows in limits.items():
         if sums[layer] != rows:
             at_least = "at least " if sums[layer] > rows else ""

@@ -1,7 +1,7 @@
-"""Layer roles: which layer owns, selects or reuses compressed entries.
+"""Layer roles: which layers own compressed entries, select among them, or reuse a selection.
 
-Source: model specification, section 4.1. A layer's KV source and index source are the nearest
-source layers at or before it.
+The KV source and the index source of a layer are the nearest such layers at or before it. Source:
+model specification, section 4.1.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Role = Literal["window", "full", "reindex", "reuse"]
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one backbone layer does.
+    """The role of one backbone layer.
 
     index: layer number. ratio: tokens per compressed entry, 0 for a window-only layer.
     role: "window" (ratio 0), "full" (owns compressed KV and index keys and selects), "reindex"
     (selects among the entries of its KV source), "reuse" (takes entries and selection).
-    kv_source, index_source: layer numbers, the layer itself included; None for ratio 0.
-    engram: an Engram acts at the start of the layer. candidate_source: the layer produces candidate
-    blocks. uses_candidates: the layer selects among the candidates of the candidate source.
+    kv_source, index_source: numbers of these layers, possibly the layer itself; None for ratio 0.
+    engram: the layer begins with an Engram. candidate_source: the layer produces candidate blocks.
+    uses_candidates: the layer selects among the blocks of the layer that produces candidates.
     """
 
     index: int
@@ -57,7 +57,7 @@ def plan_layers(
     engram_layers: Sequence[int],
     candidate_source: int | None,
 ) -> tuple[LayerPlan, ...]:
-    """The plan of every backbone layer. The arguments must already obey the model rules."""
+    """The plan of every backbone layer. The arguments must obey the model rules."""
     plans = []
     for i, ratio in enumerate(ratios):
         role: Role

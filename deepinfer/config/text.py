@@ -29,8 +29,8 @@ TEXT_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 class TextConfig:
     """Sizes and schedule of the language model and its draft module.
 
-    With `num_nextn_predict_layers` 0 the `dspark_*` values mean nothing; without Engram layers the
-    `engram_*` values mean nothing. `candidate_source_layer_id` None: no candidate selection.
+    The `dspark_*` values have no meaning with `num_nextn_predict_layers` 0, the `engram_*` values
+    none without Engram layers. candidate_source_layer_id None: there are no candidates.
     """
 
     vocab_size: int
@@ -111,12 +111,12 @@ class TextConfig:
 
     @property
     def draft_layers(self) -> int:
-        """Number of DSpark stages."""
+        """The number of DSpark stages."""
         return self.num_nextn_predict_layers
 
     @property
     def engram_columns(self) -> int:
-        """Table rows that one token reads per Engram layer: n-gram orders times heads."""
+        """How many table rows a token reads in an Engram layer: n-gram orders times heads."""
         return (self.engram_max_ngram_size - 1) * self.engram_n_heads
 
     @cached_property
@@ -126,7 +126,7 @@ class TextConfig:
 
 
 def read_text(section: Section) -> TextConfig:
-    """Read the keys of `text_config`; relations between keys are checked by `rules.py`."""
+    """Read the keys of `text_config`. `rules.py` checks relations between keys."""
     s = section
     s.literal("model_type", "deepseek_v41_text")
     s.literal("dtype", "bfloat16", default="bfloat16")
@@ -137,7 +137,7 @@ def read_text(section: Section) -> TextConfig:
     s.flag("hc_shifted", must=True, default=True)
     s.flag("use_fp4_sparse_kv", must=True, default=True)
     s.flag("dspark_target_attn_input", must=True, default=True)
-    s.ignore("initializer_range", "use_cache")  # training, and an option of another library
+    s.ignore("initializer_range", "use_cache")  # keys of training, and an option of another library
 
     vocab = s.integer("vocab_size", high=LARGEST_VOCABULARY)
     layers = s.integer("num_hidden_layers")

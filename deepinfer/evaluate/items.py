@@ -1,7 +1,7 @@
 """Held-out items: questions with one right answer, and texts for the perplexity.
 
-They are package data, made by `examples/nano/heldout.py` of the source tree. Texts spell special
-tokens; they are ours and trusted.
+They are package data, made by `examples/nano/heldout.py` of the source tree. Their texts contain
+spellings of special tokens, which is allowed because the data are trusted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from deepinfer.text import Tokenizer
 from deepinfer.text.template import BOS, EOS
 
 CLASSES: Final = (16, 32, 64, 128, 256, 512)
-"""Largest distance of each class that accuracy is reported by."""
+"""Accuracy is reported by classes of distance; these are their largest distances."""
 _CONTROL: Final = re.compile("(<｜[^｜]*｜>|</think>)")
 
 
 @dataclass(frozen=True)
 class Question:
-    """prompt: what the model gets, from the beginning-of-sentence token on. answer: the text that
-    must follow; ends: and then the end-of-sentence token. distance: tokens from the value in the
-    fact to the value in the answer, the largest of several; 0 where no fact is recalled.
+    """A question with its one right answer.
+
+    prompt: the input of the model, from the beginning-of-sentence token on. answer: the text that
+    must follow. ends: the end-of-sentence token must follow the answer. distance: how many tokens
+    lie between a value in the prompt and the same value in the answer, the largest of several; 0
+    where nothing of the prompt is recalled.
     """
 
     task: str
@@ -38,20 +41,20 @@ class Question:
 
     @property
     def group(self) -> tuple[str, int]:
-        """Task and class of distance."""
+        """Task and class of distance, by which accuracy is reported."""
         return self.task, distance_class(self.distance)
 
 
 @dataclass(frozen=True)
 class Text:
-    """A whole document. answers: characters first..last-1 of each answer in it."""
+    """A document for the perplexity. answers: the half-open range of characters of each."""
 
     text: str
     answers: tuple[tuple[int, int], ...]
 
 
 def distance_class(distance: int) -> int:
-    """The class that a distance belongs to, by its largest distance; 0 for no distance."""
+    """The class of a distance, named by its largest distance; 0 for distance 0."""
     if not distance:
         return 0
     return next(bound for bound in CLASSES if distance <= bound)
@@ -60,10 +63,10 @@ def distance_class(distance: int) -> int:
 def heldout(
     limit: int | None = None, file: Path | None = None
 ) -> tuple[list[Question], list[Text]]:
-    """The items of the package, or of another file.
+    """Read the items of the package, or of another file.
 
-    limit: at most so many of each task and class of distance, and so many texts. Errors:
-    UsageError for a limit below 1, or a file that is not of that form.
+    limit: the most questions of each task and class of distance, and the most texts. Errors:
+    UsageError for a limit below 1, and for a file of another form.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit is {limit}; allowed: 1 or more items of each kind")
@@ -102,10 +105,10 @@ def _item(values: dict[str, Any]) -> Question | Text:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text of ours, special tokens by name: the ends of a sentence are the checkpoint's,
-    however it spells them, and what it lacks is an error, not text.
+    """The ids of a trusted text in which special tokens are spelt out.
 
-    Errors: TokenizerError where the checkpoint has no such token.
+    Beginning and end of a sentence become the ids of the checkpoint, however it spells them.
+    Errors: TokenizerError for a special token that the checkpoint does not have.
     """
     ids: list[int] = []
     for piece in _CONTROL.split(text):

@@ -1,4 +1,4 @@
-"""Names that a new backend may have."""
+"""Checks the name of a new backend."""
 
 from __future__ import annotations
 

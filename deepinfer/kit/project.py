@@ -23,14 +23,14 @@ FILES = {
     "tests/test_conformance.py": "test_conformance.py.in",
     "tests/test_plugin.py": "test_plugin.py.in",
 }
-"""Files of a project, and the template of each; both have @NAMES@ that are replaced."""
+"""The files of a project and their templates. @NAMES@ are replaced in both."""
 
 
 def new_backend(name: str, directory: Path) -> list[Path]:
     """Write the project of a backend into a directory that is absent or empty.
 
-    Returns the files in order. UsageError for a name that may not be (`check_name`), a directory
-    that holds something, and one that cannot be written.
+    Returns the files that were written. UsageError for a name that `check_name` refuses, and for a
+    directory that is not empty or cannot be written.
     """
     check_name(name)
     values = _values(name)
@@ -43,7 +43,7 @@ def new_backend(name: str, directory: Path) -> list[Path]:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # a ValueError is a name with a null character
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"directory {str(directory)!r} cannot be written: {reason}; name one "

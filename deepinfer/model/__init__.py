@@ -1,4 +1,4 @@
-"""The V4.1 text model: weights, layers, and the list of operator calls it makes."""
+"""The V4.1 text model: its weights, its layers, and the operator calls that it makes."""
 
 from deepinfer.model.backbone import Backbone, Residual, Selections
 from deepinfer.model.calls import model_calls

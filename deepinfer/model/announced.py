@@ -12,10 +12,10 @@ EXPERT = ".experts."
 
 
 class AnnouncedCheckpoint:
-    """What `WeightLoader` asks of a checkpoint, with sources of right kinds and shapes.
+    """A checkpoint for `WeightLoader` whose sources have kinds and shapes and no values.
 
     Block scales are left out. Without a quantization_config every matrix is bf16. All experts of a
-    layer are its first one, since they have equal shapes.
+    layer are represented by the first one, since their shapes are equal.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -34,7 +34,7 @@ class AnnouncedCheckpoint:
         return ShapeSource(name, kind.code_dtype, shape)
 
     def linear(self, prefix: str) -> LinearSource:
-        """The matrix or table `prefix`.weight."""
+        """The matrix or table `prefix`.weight, without scales."""
         return LinearSource(self.source(f"{prefix}.weight"))
 
     def expert(self, prefix: str) -> ExpertSource:

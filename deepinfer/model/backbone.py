@@ -1,6 +1,6 @@
-"""The text model over one batch: operators called in order, no device code.
+"""`Backbone`: the layers of the text model as a sequence of operator calls.
 
-A prompt chunk, a decode row and a draft row are the same rows here. Source: model specification,
+Rows of prompt chunks, of decoding and of drafts are treated alike. Source: model specification,
 Appendix A.
 """
 
@@ -29,10 +29,11 @@ from deepinfer.model.weights import BackboneWeights, LayerWeights
 
 @dataclass
 class Residual:
-    """The state between sub-layers.
+    """The state between two sub-layers.
 
-    streams [T, S, H]; pre [T, S] the carried pre mix; out [T, H] and mix: the last sub-layer's
-    output that has not been written into the streams yet, None before the first one.
+    streams [T, S, H]. pre [T, S]: the pre mix that the next sub-layer reads the streams with. out
+    [T, H], mix: output and mix of the last sub-layer, not yet written into the streams; None before
+    the first sub-layer.
     """
 
     streams: Tensor
@@ -43,9 +44,9 @@ class Residual:
 
 @dataclass
 class Selections:
-    """What later layers take over from earlier ones; it lives only within a forward.
+    """Results of earlier layers that later layers of the same forward use.
 
-    selection and candidates: the last index results. span: the window of every row.
+    selection, candidates: of the last layer that selected. span: the window of every row.
     """
 
     selection: Selection | None = None
@@ -54,25 +55,25 @@ class Selections:
 
 
 class LayerTap(Protocol):
-    """What a backbone shows its layers to while it runs, one after the other."""
+    """Functions that a backbone calls before and after each layer."""
 
     def before(
         self, layer: LayerWeights, residual: Residual, selections: Selections, batch: Batch
     ) -> Residual:
-        """The residual that the layer takes: the one given, or another in its place.
+        """Called before a layer; returns the residual that the layer shall take.
 
-        selections may be changed in place: the layer takes over what they hold afterwards.
+        It may be the one given. selections may be changed in place, for the layer to use.
         """
 
     def after(self, layer: LayerWeights, residual: Residual, batch: Batch) -> None:
-        """The layer has run; its entries are in the pools, its last output is pending."""
+        """Called after a layer: its entries are in the pools, its last output is pending."""
 
 
 class Backbone:
     """The layers between token ids and logits.
 
-    numerics: rounding mode. dtype: compute precision, bf16, float32 or float64. tap: is shown every
-    layer, where there is one.
+    numerics: the numeric mode. dtype: compute precision, which is bf16, float32 or float64. tap:
+    called before and after each layer.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Backbone:
         self.tap: LayerTap | None = None
 
     def run(self, batch: Batch, pools: CachePools) -> Residual:
-        """Run all layers, leave the batch's entries in the pools; `head` gives its logits."""
+        """Run all layers and write the entries of the batch to the pools; see `head` for logits."""
         residual = self.begin(batch)
         selections = Selections()
         for layer in self.weights.layers:
@@ -106,7 +107,7 @@ class Backbone:
         return residual
 
     def begin(self, batch: Batch) -> Residual:
-        """Embeddings in every stream, and a pre mix that reads stream 0."""
+        """The first state: the embeddings in every stream, and a pre mix that reads stream 0."""
         embedded = self.operators.embed(self.weights.embedding, batch.token_ids, self.dtype)
         streams = embedded.unsqueeze(1).repeat(1, self.text.hc_mult, 1)
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
@@ -122,7 +123,7 @@ class Backbone:
         batch: Batch,
         pools: CachePools,
     ) -> Residual:
-        """One layer: Engram, attention, mixture of experts; the last output stays pending."""
+        """Run a layer: Engram, attention, mixture of experts. The last output stays pending."""
         scheme = self.numerics.activation_scheme
         if weights.engram is not None:
             residual = self._engram(weights, residual, batch)
@@ -155,7 +156,7 @@ class Backbone:
         return Residual(streams, residual.mix.pre)
 
     def head(self, residual: Residual, rows: Tensor | None) -> Tensor:
-        """Logits of the given rows [M] int64, None for all: -> [M, V] fp32 (float64 in float64)."""
+        """Logits [M, V] of rows [M] int64, or of all rows; float32, or float64 in float64."""
         chosen, mix = residual, residual.mix
         if rows is not None:
             chosen = Residual(
@@ -227,6 +228,6 @@ class Backbone:
         )
 
     def window_span(self, batch: Batch) -> WindowSpan:
-        """Causal rows see the last `sliding_window` positions, themselves included."""
+        """The window of each row: its last `sliding_window` positions, its own included."""
         first = (batch.positions - self.text.sliding_window + 1).clamp(min=0)
         return WindowSpan(first, batch.positions, self.text.sliding_window)

@@ -1,8 +1,8 @@
 """The operator calls that a model makes, traced from its configuration alone.
 
-Asked of the backend once, before any weight is read, and printed by `deepinfer inspect --calls`.
-Calls inside a step's default body carry the step's name: they are made only when no backend runs
-the step as a whole.
+The backend is asked about them once, before any weight is read, and `deepinfer inspect --calls`
+prints them. Calls inside the default body of a step have the name of the step: they are made only
+where no backend runs the step as a whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from deepinfer.model.weights import WeightLoader
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Bounds of what varies at run time: rows and sequences per step, tokens per sequence."""
+    """Upper bounds of what varies at run time: rows, sequences per step, tokens per sequence."""
 
     max_rows: int
     max_sequences: int
@@ -43,7 +43,7 @@ class CallLimits:
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """The ranges of a `Tracer`."""
+        """The ranges of calls, as a `Tracer` takes them."""
         return {
             "rows": (1, self.max_rows),
             "sequences": (1, min(self.max_rows, self.max_sequences)),
@@ -58,15 +58,14 @@ def model_calls(
     limits: CallLimits,
     cache_dtype: str = "fp4",
 ) -> list[CallSpec]:
-    """Every distinct call of the text model, in order of first use. dtype: "bf16", "fp32", ...
+    """Every distinct call of the text model, in order of first use.
 
-    The backbone runs over a batch without rows with operators that compute shapes only, with one
-    layer of each kind; then the calls that the engine makes around a forward are made.
+    The backbone runs over a batch without rows, with one layer of each kind and operators that
+    compute shapes only. Then the calls are made that the engine makes outside of the backbone.
 
-    cache_dtype: "fp4", or "bf16", which calls on main and index entries then have as the fact
-    `cache`, and stores in the name of their format.
-
-    A weight fact of "bf16" means unquantised: such a matrix may be stored in float32 as well.
+    dtype: "bf16", "fp32" or "fp64". cache_dtype: "fp4" or "bf16". With "bf16", calls on main and
+    index entries have the fact `cache`, and calls of `store` the name of another format. A fact
+    weight="bf16" means an unquantised matrix, which may be stored in float32 too.
     """
     text, compute = config.text, COMPUTE_DTYPES[dtype]
     tracer = Tracer(limits.ranges, {"dtype": dtype})
@@ -85,9 +84,9 @@ def model_calls(
 
 
 def layer_kinds(text: TextConfig) -> Iterator[LayerPlan]:
-    """The first layer of each kind, in order: all layers of a kind make the same calls.
+    """The first layer of each kind, in order. All layers of a kind make the same calls.
 
-    The tables of Engram layers differ in size, so each of these layers is a kind of its own.
+    Each Engram layer is a kind of its own, because their tables differ in size.
     """
     seen = set()
     for plan in text.layers:
@@ -100,7 +99,7 @@ def layer_kinds(text: TextConfig) -> Iterator[LayerPlan]:
 
 
 def _no_rows(text: TextConfig, max_length: int) -> Batch:
-    """A batch without rows, whose sequences may be of a length."""
+    """A batch without rows, for contexts of up to `max_length` tokens."""
     none = _integers(0)
     table = Table(_integers(0, 1), none)
     return Batch(
@@ -119,9 +118,9 @@ def _no_rows(text: TextConfig, max_length: int) -> Batch:
 
 
 def _around(tracer: Tracer, logits: Tensor, pools: CachePools) -> None:
-    """What the engine calls around a forward: drawing, and copies of blocks that are shared.
+    """Make the calls of the engine outside of the backbone: sampling, and copies of blocks.
 
-    Such a block or page is copied before one of its sequences writes.
+    A block that several sequences share is copied before one of them writes into it.
     """
     rows, values = _integers(0), empty((0,), torch.float32)
     logprobs = tracer.process(logits, SamplingParameters(values, values, rows, values))

@@ -1,4 +1,4 @@
-"""`PackingPlan`: the memory that packed weights take, by who packs them, before any is read."""
+"""`PackingPlan`: the memory that the packed weights will take, by who packs them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from deepinfer.model.weights import WeightLoader
 
 @dataclass(frozen=True)
 class PackingPlan:
-    """What packing takes by provider (native, fallback, host). silent: providers that do not say.
+    """Memory of packed weights by provider: native, fallback, host.
 
-    The host's share is memory of the host; all others' is the device's.
+    The share of the host is host memory; all others are memory of the device. silent: providers
+    that do not say what they take.
     """
 
     shares: Mapping[str, Packing]
@@ -41,13 +42,13 @@ class PackingPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that must be free on the device, as far as they are known."""
+        """Bytes that must be free on the device, as far as providers say."""
         shares = [share for provider, share in self.shares.items() if provider != HOST]
         peak = max((share.temporary for share in shares), default=0)
         return sum(share.resident for share in shares) + peak
 
     def check(self, backend: str, memory: Memory | None) -> None:
-        """DeviceMemoryError where the device has less; memory None: it cannot say."""
+        """DeviceMemoryError where the device has less. memory None: unknown, so not checked."""
         if memory is None or self.device_bytes <= memory.free:
             return
         raise DeviceMemoryError(
@@ -58,7 +59,7 @@ class PackingPlan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; null for a provider that does not say."""
+        """Plain values for JSON; a silent provider has null."""
         known: dict[str, Any] = {name: share._asdict() for name, share in self.shares.items()}
         return {**known, **dict.fromkeys(sorted(self.silent))}
 
@@ -75,14 +76,14 @@ class PackingPlan:
 def plan_packing(
     checkpoint: Checkpoint, operators: Operators, resident_tables: bool = False
 ) -> PackingPlan:
-    """Ask every packer about all weights of the text model; nothing is read."""
+    """Ask every packer about all weights of the text model, without reading any."""
     planner = _Planner(operators)
     WeightLoader(checkpoint, planner, 0, resident_tables).load()
     return PackingPlan(planner.shares, frozenset(planner.silent))
 
 
 class _Planner(Contract):
-    """Packing operators that only add up what the table's own would take."""
+    """Packing operators that add up the memory that the real ones would take."""
 
     device = torch.device("meta")
 

@@ -1,7 +1,8 @@
 """Inverse frequencies of the rotary embedding, plain and YaRN.
 
-Source: model specification, section 4.3. All arithmetic is float32, floor and ceil of the ramp
-bounds are taken in double precision: at large positions the last bit of a frequency is visible.
+All arithmetic is float32; only floor and ceil of the ramp's bounds are taken in double precision.
+This is kept to the bit, because at large positions the last bit of a frequency changes the angle.
+Source: model specification, section 4.3.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from deepinfer.config import TextConfig, YarnConfig
 
 
 def inverse_frequencies(theta: float, channels: int, yarn: YarnConfig | None = None) -> Tensor:
-    """Frequencies [channels / 2] float32 for `channels` rotated channels."""
+    """Inverse frequencies [channels / 2] float32 of `channels` rotated channels."""
     exponents = torch.arange(0, channels, 2, dtype=torch.float32) / channels
     frequencies = 1.0 / torch.pow(torch.tensor(theta, dtype=torch.float32), exponents)
     if yarn is None:
@@ -37,7 +38,10 @@ def _ramp_bounds(theta: float, channels: int, yarn: YarnConfig) -> tuple[float, 
 
 
 def layer_frequencies(text: TextConfig, ratio: int) -> Tensor:
-    """Frequencies of a layer: plain for ratio 0, compressed (with YaRN if configured) otherwise."""
+    """Inverse frequencies of a layer with this ratio.
+
+    Ratio 0 has `rope_theta`; compressed layers have `compress_rope_theta`, with YaRN if configured.
+    """
     if ratio == 0:
         return inverse_frequencies(text.rope_theta, text.qk_rope_head_dim)
     return inverse_frequencies(text.compress_rope_theta, text.qk_rope_head_dim, text.rope_scaling)

@@ -1,6 +1,7 @@
-"""Packed weights of the backbone: which published tensor goes to which operator.
+"""Loads the weights of the backbone: which published tensor becomes which argument of operators.
 
-Source: model specification, section 2.2. Backends pack; nothing here touches a value.
+Values are only touched by the packing operators of a backend. Source: model specification, section
+2.2.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from deepinfer.model.rotary import layer_frequencies
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One backbone layer, ready for the operators."""
+    """The weights of one backbone layer, packed for the operators."""
 
     plan: LayerPlan
     attention_site: SubLayer
@@ -55,7 +56,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class BackboneWeights:
-    """The whole text model. norm [H]; head [V, H]."""
+    """The weights of the whole text model. norm [H]. head [V, H]."""
 
     embedding: PackedTable
     layers: tuple[LayerWeights, ...]
@@ -64,11 +65,11 @@ class BackboneWeights:
 
 
 class PublishedWeights(Protocol):
-    """What is asked of a checkpoint; see `Checkpoint`."""
+    """What `WeightLoader` needs of a checkpoint; see `Checkpoint`."""
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration."""
+        """The configuration of the checkpoint."""
 
     def source(self, name: str) -> Source:
         """The tensor `name`."""
@@ -81,7 +82,7 @@ class PublishedWeights(Protocol):
 
 
 class WeightLoader:
-    """Reads a checkpoint's text component through a backend's pack operators."""
+    """Loads the text component of a checkpoint through packing operators."""
 
     def __init__(
         self,
@@ -90,8 +91,10 @@ class WeightLoader:
         pad_id: int,
         resident_tables: bool = False,
     ) -> None:
-        """pad_id: compressed id that stands for absent n-gram history. resident_tables: Engram's
-        tables must lie in the device's memory."""
+        """pad_id: the compressed id for absent tokens of n-grams.
+
+        resident_tables: Engram's tables must be in the memory of the device.
+        """
         self._resident_tables = resident_tables
         self._checkpoint = checkpoint
         self._operators = operators
@@ -104,7 +107,7 @@ class WeightLoader:
         advance: Callable[[int], None] = lambda count: None,
         indices: Iterable[int] | None = None,
     ) -> BackboneWeights:
-        """The layers of these indices, all by default; `advance(1)` is called after each."""
+        """Load the layers `indices`, by default all; `advance(1)` is called after each."""
         layers = []
         for index in range(self._text.num_hidden_layers) if indices is None else indices:
             layers.append(self.layer(index))
@@ -115,7 +118,7 @@ class WeightLoader:
         )
 
     def layer(self, index: int) -> LayerWeights:
-        """One backbone layer."""
+        """Load one backbone layer."""
         plan = self._text.layer(index)
         prefix = f"layers.{index}"
         frequencies = self._frequencies_of(plan.ratio)

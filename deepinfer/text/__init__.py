@@ -1,4 +1,4 @@
-"""Text in and out: tokenizer, incremental detokeniser, chat prompts, compressed vocabulary."""
+"""Text and token ids: tokenizer, incremental decoding, chat prompts, compressed vocabulary."""
 
 from deepinfer.text.compressed_vocabulary import compressed_token_map
 from deepinfer.text.streaming import StreamDecoder

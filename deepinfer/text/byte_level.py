@@ -1,7 +1,7 @@
-"""The byte-level alphabet: how a vocabulary string of a byte-level BPE spells bytes.
+"""The byte-level alphabet: how vocabulary strings of a byte-level BPE spell bytes.
 
-Each byte has one printable character. Bytes that are printable in Latin-1 stand for themselves, the
-others get the characters from U+0100 on, in byte order.
+Each byte is one printable character. Bytes that are printable in Latin-1 are their own character;
+the others have the characters from U+0100 on, in the order of the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTE_OF: Final = _alphabet()
 def token_to_bytes(token: str) -> bytes:
     """The bytes that a vocabulary string spells.
 
-    A string with a character outside the alphabet (only an added token has one) is its own UTF-8.
+    A string with a character outside the alphabet, as only added tokens have, is encoded as UTF-8.
     """
     values = [BYTE_OF.get(character) for character in token]
     known = [value for value in values if value is not None]

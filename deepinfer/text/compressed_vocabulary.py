@@ -1,4 +1,4 @@
-"""The compressed vocabulary of Engram: token ids folded by their normalised text.
+"""The compressed vocabulary of Engram: token ids with equal normalised text share an id.
 
 Source: model specification, section 8.2. The Unicode tables are those of the `tokenizers` library,
 as in the implementations whose checkpoints we read.
@@ -23,14 +23,14 @@ _SPACE_SENTINEL = "\ue000"
 def compressed_token_map(
     source: Tokenizer | str | Path, vocab_size: int, compressed_vocab_size: int | None = None
 ) -> npt.NDArray[np.int32]:
-    """Compressed id of every raw id: int32 [vocab_size].
+    """The compressed id of every token id: int32 [vocab_size].
 
     source: the tokenizer, or the path of a tokenizer.json. vocab_size: rows of the embedding.
-    compressed_vocab_size: `engram_compressed_vocab_size`; a map of another size is a TokenizerError
-    with both numbers, because every hash multiplier depends on it. None: not checked.
+    compressed_vocab_size: `engram_compressed_vocab_size`, on which every hash multiplier depends. A
+    map of another size is a TokenizerError with both numbers. None: the size is not checked.
 
-    Ids that the file does not define decode to the empty text, like any token without text, and so
-    all share one compressed id; it counts towards the size.
+    Ids that the file does not define have the empty text, and so share one compressed id, which
+    counts towards the size.
     """
     if isinstance(source, Tokenizer):
         name, tokenizer = source.file, source.library_tokenizer
@@ -55,7 +55,10 @@ def compressed_token_map(
 
 
 def _key(tokenizer: tokenizers.Tokenizer, normalise: normalizers.Normalizer, token_id: int) -> str:
-    """What an id is folded by: its normalised text, or its spelling where that is no whole text."""
+    """The key that ids with equal compressed id share.
+
+    It is the normalised text, or the spelling of a token whose bytes are no whole text.
+    """
     text: str = tokenizer.decode([token_id], skip_special_tokens=False)
     if "\ufffd" in text:
         return tokenizer.id_to_token(token_id) or ""

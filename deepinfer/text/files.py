@@ -1,4 +1,4 @@
-"""Reading and checking the two tokenizer files of a checkpoint.
+"""Reads and checks the two tokenizer files of a checkpoint.
 
 Only `tokenizer.json` and `tokenizer_config.json` are read, as data: code that a checkpoint names
 (`auto_map`) is never loaded.
@@ -20,7 +20,7 @@ REMEDY = "copy the file from the published checkpoint"
 
 
 def read_json_object(file: Path) -> dict[str, Any]:
-    """The JSON object in `file`. Errors: TokenizerError naming the file and what to do."""
+    """The JSON object in `file`. Errors: TokenizerError with the file and what to do."""
     try:
         values = json.loads(file.read_bytes().decode("utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def added_tokens(file: Path, values: Mapping[str, Any]) -> dict[str, tuple[int, 
 
 
 def check_byte_level_bpe(file: Path, values: Mapping[str, Any]) -> None:
-    """Refuse every kind of tokenizer but byte-level BPE, the published one."""
+    """TokenizerError for every kind of tokenizer but byte-level BPE, the published one."""
     model = values.get("model")
     kind = model.get("type", "BPE") if isinstance(model, dict) else None
     if not isinstance(model, dict) or kind != "BPE" or not isinstance(model.get("vocab"), dict):
@@ -72,22 +72,24 @@ def check_byte_level_bpe(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def build_tokenizer(file: Path, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """A tokenizer of the library that inserts, cuts, pads and randomises nothing."""
+    """A tokenizer of the `tokenizers` library without added ids, truncation, padding or dropout."""
     model = {**values["model"], "dropout": None}
     bare = {**values, "model": model, "post_processor": None, "truncation": None, "padding": None}
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(bare))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # plain Exception, or a panic, which is not even that
+    except (
+        BaseException
+    ) as error:  # the library raises plain Exception, or a panic, which is a BaseException
         raise TokenizerError(f"{file}: the tokenizer cannot be built: {error}; {REMEDY}") from error
 
 
 def without_tokens(values: Mapping[str, Any], removed: set[str]) -> dict[str, Any]:
-    """A parsed tokenizer.json that cannot produce any of the `removed` tokens from text.
+    """Change a parsed tokenizer.json so that no text encodes to one of the `removed` tokens.
 
-    There are no added tokens; where a removed token also stands in the BPE vocabulary, it goes from
-    there, with the merges that make it or use it.
+    The result has no added tokens. Removed tokens that are also in the BPE vocabulary are taken out
+    of it, with all merges that make or use them.
     """
     model = values["model"]
     vocabulary = {token: number for token, number in model["vocab"].items() if token not in removed}

@@ -1,4 +1,4 @@
-"""Incremental detokeniser: token ids in, finished characters out."""
+"""`StreamDecoder`: decodes token ids one by one and emits whole characters only."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from deepinfer.text.tokenizer import Tokenizer
 
-LONGEST_CHARACTER = 4  # bytes of the longest UTF-8 character
+LONGEST_CHARACTER = 4  # the most bytes of a UTF-8 character
 
 
 class StreamDecoder:
-    """Turns the ids of one generation into text deltas that never split a character.
+    """Decodes the ids of one generation to pieces of text that never split a character.
 
-    The deltas and `finish()` concatenate to the text of all ids pushed. A prompt may end inside a
-    character (`prompt_ids`): if the generation completes it, the whole character is part of the
-    text; if not, the prompt's stray bytes are not. Bytes that can never become a character turn
-    into U+FFFD as soon as that is certain. `skip_special` leaves out special tokens.
+    The pieces of `push` and `finish`, concatenated, are the text of all ids. prompt_ids: a prompt
+    may end inside a character. If the generation completes it, the whole character is part of the
+    text; otherwise those bytes of the prompt are not. Bytes that can no longer become a character
+    become U+FFFD at once. skip_special: leave special tokens out.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class StreamDecoder:
         self._pending = b""
 
     def push(self, token_id: int) -> str:
-        """The text that this id completes; often "" in the middle of a character.
+        """Add an id; returns the text that is complete now, "" in the middle of a character.
 
         Errors: RequestError for an id outside the model's vocabulary.
         """
@@ -45,13 +45,13 @@ class StreamDecoder:
         return text
 
     def finish(self) -> str:
-        """The text of what is still pending (U+FFFD for half a character); "" when called again."""
+        """The remaining text, with U+FFFD for a part of a character; "" when called again."""
         text = self._pending.decode("utf-8", errors="replace")
         self._pending = self._prompt_tail = b""
         return text
 
     def _join_prompt_tail(self) -> None:
-        """Decide whether the pending bytes continue the prompt's last character."""
+        """Find out whether the pending bytes continue the last character of the prompt."""
         joined = self._prompt_tail + self._pending
         try:
             text, _ = codecs.utf_8_decode(joined, "strict", False)
@@ -65,7 +65,7 @@ class StreamDecoder:
             self._prompt_tail = b""
 
     def _unfinished_end(self, prompt_ids: Sequence[int]) -> bytes:
-        """The bytes of a character that the prompt begins and does not end."""
+        """The first bytes of a character at the end of the prompt that is not complete."""
         tail = b""
         for token_id in reversed(prompt_ids):
             if self._skip_special and self._tokenizer.is_special(token_id):

@@ -1,7 +1,7 @@
-"""Chat messages to prompt ids, without a template language.
+"""Turns chat messages into token ids, without a template language.
 
-Source: model specification, section 12. Control tokens are inserted by id and texts are encoded one
-by one without added tokens, so a message cannot open a turn of its own.
+Control tokens are inserted by id, and each text is encoded alone and without added tokens, so the
+text of a message cannot begin a turn. Source: model specification, section 12.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOOL_KEYS: Final = ("tools", "tool_calls", "tool_call_id", "prefix")
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a prompt: a control token by its spelling, or text to be encoded as such."""
+    """A piece of a prompt: the spelling of a control token, or a text to be encoded."""
 
     kind: Literal["control", "text"]
     text: str
@@ -46,14 +46,15 @@ def encode_chat(
     thinking: bool = False,
     effort: str | None = None,
 ) -> list[int]:
-    """Ids of the prompt that asks for the next assistant turn.
+    """The ids of a prompt that asks for the next turn of the assistant.
 
-    messages: mappings with `role` (system, user, assistant, latest_reminder), `content` (a string
-    or a list of {"type": "text", "text": ...}) and, for an assistant, `reasoning_content`, which
-    is dropped as the format demands. thinking: open the answer with reasoning; `effort` is then
-    low, high (default), xhigh (the same) or max. Errors: RequestError for a bad message or option,
-    NotBuiltYetError for images, tools and prefix continuation, TokenizerError where the file lacks
-    a token needed.
+    messages: mappings with `role` (system, user, assistant or latest_reminder) and `content` (a
+    string, or a list of {"type": "text", "text": ...}). `reasoning_content` of an assistant is
+    allowed and left out, as the format demands. thinking: the answer begins with reasoning. effort:
+    of the reasoning: low, high (the default), xhigh (the same as high) or max.
+
+    Errors: RequestError for a wrong message or option, NotBuiltYetError for images, tools and
+    prefix continuation, TokenizerError where the tokenizer lacks a token.
     """
     ids: list[int] = []
     for segment in chat_segments(messages, thinking, effort):
@@ -163,7 +164,7 @@ def _read_content(name: str, content: object) -> str:
 
 
 def _join_user_turns(turns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Consecutive user messages are one turn, joined by a blank line; reminders stand alone."""
+    """Join consecutive user messages to one turn, by blank lines. Reminders stay alone."""
     joined: list[tuple[str, str]] = []
     for role, content in turns:
         previous = joined[-1][0] if joined else None

@@ -1,8 +1,8 @@
 """The tokenizer of a checkpoint: text to ids, ids to text, control tokens by name.
 
-Source: model specification, section 12. Ids of the control tokens that the model uses come from
-config.json; spellings are looked up in tokenizer.json. Text of a user never becomes a control
-token: it is encoded by a second tokenizer object that has no added tokens at all.
+The ids of control tokens come from config.json, their spellings from tokenizer.json. Text of a user
+never becomes a control token, because it is encoded by a second tokenizer without added tokens.
+Source: model specification, section 12.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deepinfer.text import files
 from deepinfer.text.byte_level import BYTE_OF, token_to_bytes
 
 PROBE: Final = " a  B'1\t23\n\né 中🚀. "
-"""A text of characters that other kinds of tokenizers split at and drop."""
+"""A text with characters that other kinds of tokenizers drop when they split a text."""
 
 IMAGE_SPELLINGS: Final = ("<｜deepseek_image｜>", "<｜image｜>")
 
@@ -52,13 +52,13 @@ class TokenizerWarning(UserWarning):
 class Tokenizer:
     """Byte-level BPE over the two tokenizer files of a checkpoint.
 
-    `bos_id`, `eos_id`, `pad_id`: from config.json. `vocab_size`: one more than the largest id of
-    tokenizer.json; at most `model_vocab_size`, the rows of the embedding. Ids between the two have
-    no text.
+    bos_id, eos_id, pad_id: from config.json. vocab_size: one more than the largest id of
+    tokenizer.json. model_vocab_size: rows of the embedding, at least as many. Ids from vocab_size
+    on have no text.
     """
 
     def __init__(self, file: Path, values: Mapping[str, Any], config: ModelConfig) -> None:
-        """Use `from_directory`. `values`: parsed tokenizer.json, `file`: its name for messages."""
+        """Use `from_directory`. values: the parsed tokenizer.json. file: its name for messages."""
         files.check_byte_level_bpe(file, values)
         self.file = file
         self.added_tokens = files.added_tokens(file, values)
@@ -78,9 +78,9 @@ class Tokenizer:
     def from_directory(cls, path: str | Path, config: ModelConfig) -> Tokenizer:
         """Read tokenizer.json and tokenizer_config.json in `path`.
 
-        Errors: TokenizerError naming the file, what is wrong with it and what to do: a file is
-        missing or malformed, is no byte-level BPE, holds more ids than the model's vocabulary, or
-        lacks an id that config.json names.
+        Errors: TokenizerError with the file, what is wrong and what to do. A file may be missing or
+        malformed, be no byte-level BPE, have more ids than the vocabulary of the model, or lack an
+        id that config.json names.
         """
         directory = Path(path)
         file = directory / "tokenizer.json"
@@ -91,10 +91,10 @@ class Tokenizer:
         return tokenizer
 
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
-        """Ids of a user's text; no control token ever, whatever the text spells.
+        """The ids of a user's text, never a control token, whatever the text spells.
 
-        `add_bos` puts the bos id in front. Errors: RequestError for text that is not valid Unicode
-        or has bytes that the vocabulary cannot spell.
+        add_bos: put the bos id in front. Errors: RequestError for text that is not valid Unicode or
+        has bytes that the vocabulary cannot spell.
         """
         _utf8(text)
         ids = list(self._plain.encode(text, add_special_tokens=False).ids)
@@ -105,9 +105,9 @@ class Tokenizer:
         return [self.bos_id, *ids] if add_bos else ids
 
     def encode_with_control(self, text: str) -> list[int]:
-        """Ids of a trusted prompt in which spellings of added tokens mean those tokens.
+        """The ids of a trusted text in which spellings of added tokens become those tokens.
 
-        The image placeholder counts in both spellings. Never pass text of a user.
+        Both spellings of the image placeholder do. Never pass text of a user.
         """
         _utf8(text)
         spelling = self._image_spelling
@@ -117,10 +117,10 @@ class Tokenizer:
         return list(self.library_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids without a token nothing.
+        """The text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a token are empty.
 
-        `skip_special` leaves out the added tokens that the file marks special. Errors: RequestError
-        for an id outside the model's vocabulary.
+        skip_special: leave out the tokens that the file marks as special. Errors: RequestError for
+        an id outside the vocabulary of the model.
         """
         kept = (i for i in ids if not (skip_special and self.is_special(i)))
         return b"".join(map(self.token_bytes, kept)).decode("utf-8", errors="replace")
@@ -138,7 +138,7 @@ class Tokenizer:
         return token_id in self._special
 
     def token_id(self, spelling: str) -> int:
-        """Id of a control token by its spelling; the image placeholder in either spelling.
+        """The id of a control token by its spelling; the image placeholder has two spellings.
 
         Errors: TokenizerError where the file has no such token.
         """
@@ -159,14 +159,14 @@ class Tokenizer:
         return found
 
     def has_token(self, spelling: str) -> bool:
-        """Whether the file has a token of this spelling (image placeholder: either spelling)."""
+        """Whether the file has a token of this spelling; the image placeholder has two."""
         if spelling in IMAGE_SPELLINGS:
             return self._image_spelling is not None
         return self.library_tokenizer.token_to_id(spelling) is not None
 
     @cached_property
     def _image_spelling(self) -> str | None:
-        """The spelling that the file has, the one of `image_id` first."""
+        """The spelling of the image placeholder in the file, preferably that of `image_id`."""
         ids = {name: self.library_tokenizer.token_to_id(name) for name in IMAGE_SPELLINGS}
         found = [name for name, number in ids.items() if number is not None]
         found.sort(key=lambda name: ids[name] != self.image_id)
@@ -181,13 +181,13 @@ class Tokenizer:
         return table
 
     def _spells(self, ids: Sequence[int], text: str) -> bool:
-        """Whether the ids spell the whole text, as the file's normaliser leaves it."""
+        """Whether the ids decode to the whole text, after the normaliser of the file."""
         normaliser = self._plain.normalizer
         whole = normaliser.normalize_str(text) if normaliser is not None else text
         return b"".join(map(self.token_bytes, ids)).endswith(_utf8(whole))
 
     def _check_splitting(self) -> None:
-        """Refuse a pre-tokenizer that drops characters, as those of other tokenizers do."""
+        """TokenizerError for a pre-tokenizer that drops characters, as those of other kinds do."""
         if self._loses_bytes:
             return
         ids = self._plain.encode(PROBE, add_special_tokens=False).ids
@@ -225,7 +225,7 @@ class Tokenizer:
         return token_id
 
     def _build_plain(self, values: Mapping[str, Any]) -> tokenizers.Tokenizer:
-        """The tokenizer for a user's text: no added token and no spelling of section 12."""
+        """The tokenizer for a user's text, which produces no added token and no control token."""
         for content in self.added_tokens:
             if content in BYTE_OF:
                 raise TokenizerError(

@@ -1,4 +1,4 @@
-"""Cases of sparse attention over window and selected entries, and of its output projection."""
+"""Cases of `attend`, sparse attention over window and selected entries, and `attend_output`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ SINKS = {
 def attended_case(operator: str, window: int, selected: int, **more: Any) -> Case:
     """A case of attention. ratio 0: a window layer, without selected entries.
 
-    sink: a name of SINKS. keys: "all" that a row may have; "window": nothing is selected; "main":
-    every other row has an empty window; "none": those have no key at all.
+    sink: a name of SINKS. keys: "all": rows have window and selected entries; "window": no row has
+    selected entries; "main": every other row has an empty window; "none": no row has selected
+    entries, and every other row has an empty window, so no key at all.
     """
     facts = {
         "heads": more.pop("heads", 3),
@@ -68,7 +69,7 @@ def attended_case(operator: str, window: int, selected: int, **more: Any) -> Cas
 
 
 def attention_inputs(case: Case, generator: torch.Generator) -> Arguments:
-    """The arguments of `attend`. Class "nan_entry" puts one NaN into each region."""
+    """The arguments of `attend`. The value class "nan_entry" puts NaN into each region."""
     dtype, ratio, window = COMPUTE_DTYPES[case.dtype], case.size("ratio"), case.size("window")
     heads, width = case.size("heads"), case.size("head_dim")
     large = window >= 128
@@ -103,7 +104,7 @@ def attention_inputs(case: Case, generator: torch.Generator) -> Arguments:
 
 
 def _span(case: Case, batch: Batch) -> WindowSpan:
-    """The window of each row; rows of drafts see to the end of their block."""
+    """The window of each row; the rows of a draft block all see up to its end."""
     window = case.size("window")
     first = (batch.positions - window + 1).clamp(min=0)
     last = batch.positions.clone()
@@ -116,7 +117,7 @@ def _span(case: Case, batch: Batch) -> WindowSpan:
 
 
 def _selected(case: Case, batch: Batch, generator: torch.Generator) -> Tensor:
-    """Random visible entries of each row [T, selected], ascending, -1 filled."""
+    """Random visible entries of each row [T, selected], ascending, filled with -1."""
     indices = torch.full((batch.num_rows, case.size("selected")), -1, dtype=torch.int32)
     if case.fact("keys") in ("window", "none"):
         return indices
@@ -128,7 +129,7 @@ def _selected(case: Case, batch: Batch, generator: torch.Generator) -> Tensor:
 
 
 class Attend(OperatorSuite):
-    """Softmax with a sink over window positions, then selected entries."""
+    """`attend`: attention with a sink over window positions and selected entries."""
 
     operator = "attend"
     nan_argument = "queries"
@@ -193,7 +194,7 @@ class Attend(OperatorSuite):
 
 
 def oracle_heads(arguments: Arguments) -> Tensor:
-    """Attended heads [T, A, D] float64 of the arguments of `attend`."""
+    """The expected heads [T, A, D] float64 for arguments of `attend`."""
     names = ("queries", "window", "span", "main", "sink", "scale", "batch")
     chosen = arguments["selection"]
     indices = None if chosen is None else chosen.indices
@@ -201,7 +202,7 @@ def oracle_heads(arguments: Arguments) -> Tensor:
 
 
 def taken_rows(arguments: Arguments, rows: Tensor) -> Arguments:
-    """Each row as a sequence of its own, as long as what it sees."""
+    """Arguments with each of `rows` as a sequence of its own, as long as the row sees."""
     span: WindowSpan = arguments["span"]
     chosen: Selection | None = arguments["selection"]
     batch = single_rows(arguments["batch"], rows)
@@ -216,7 +217,7 @@ def taken_rows(arguments: Arguments, rows: Tensor) -> Arguments:
 
 
 class AttendOutput(OperatorSuite):
-    """Attention, the rotation back, and the grouped and full projections."""
+    """`attend_output`: attention, the inverse rotation, the grouped and the full projection."""
 
     operator = "attend_output"
     nan_argument = "queries"

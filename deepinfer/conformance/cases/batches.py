@@ -1,9 +1,8 @@
-"""Batches and pools of a case: ragged rows, shuffled blocks, random bytes wherever nobody looks.
+"""Batches and pools for cases, made so that every wrong address changes a result.
 
-A layout names which rows of which sequences a batch holds, as a function of one length, so that a
-case id says it all. Every pool starts with random bytes, its blocks are handed out in a shuffled
-order, other layers' bytes stand before and behind each region, and blocks that no sequence holds
-lie between: a wrong address shows.
+Pools start with random bytes. Their blocks are given to sequences in a shuffled order, with unused
+blocks in between, and each region has bytes of other layers before and behind it. Which rows of
+which sequences a batch has is named by a layout and one length, so both fit into the id of a case.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ PADDING_ROWS = 3
 FOREIGN_BYTES = 96
 """Bytes of other layers before and behind the regions of a context block."""
 STRIDE_PADDING = 32
-"""Bytes between an image and the next block."""
+"""Bytes between the image of a block and the next block."""
 
 
 class Chunk(NamedTuple):
-    """Rows start..stop-1 of one sequence; earlier positions were run in earlier steps."""
+    """The rows start..stop-1 of a sequence, whose earlier positions are in the cache already."""
 
     start: int
     stop: int
@@ -56,16 +55,19 @@ LAYOUTS: Mapping[str, Callable[[int], list[Chunk]]] = {
     "ragged": _ragged,
     "padded": _ragged,
 }
-"""none: no row. decode: the last row of a sequence of that length. prompt: all its rows. chunk: its
-second half. drafts: the last six rows of three sequences. ragged: a decode row, a prompt, a chunk
-and a first token of four sequences. padded: the same, then rows without a sequence."""
+"""The rows of each layout, for sequences of about a length.
+
+none: no rows. decode: the last row of a sequence. prompt: all its rows. chunk: its second half.
+drafts: the last six rows of each of three sequences. ragged: four sequences, with a decode row, a
+prompt, a chunk and a first token. padded: the same, followed by rows without a sequence.
+"""
 
 
 def rows_of_layout(layout: str, length: int) -> tuple[list[Chunk], int]:
-    """Chunks and padding rows of a layout: a name of LAYOUTS, or the rows themselves.
+    """The chunks of a layout and its number of padding rows.
 
-    "0:5+7:8+pad2" are rows 0 to 4 of a sequence, row 7 of another one, and two without a sequence;
-    length then says nothing.
+    layout: a name of LAYOUTS, or the rows themselves: "0:5+7:8+pad2" is rows 0 to 4 of a sequence,
+    row 7 of another one, and two padding rows. length is not used then.
     """
     if layout in LAYOUTS:
         return LAYOUTS[layout](length), PADDING_ROWS if layout == "padded" else 0
@@ -81,7 +83,7 @@ def rows_of_layout(layout: str, length: int) -> tuple[list[Chunk], int]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a cache. backtrack: positions that a step may be taken back by, plus one."""
+    """Sizes of a cache. backtrack: the most positions that may be taken back, plus one."""
 
     width: int = 64
     index_width: int = 32
@@ -93,15 +95,15 @@ class Geometry:
 
     @property
     def ring(self) -> int:
-        """Positions that a compressor keeps."""
+        """The number of positions in the ring of a compressor."""
         return self.ratio + self.backtrack - 1
 
 
 class PagedCache:
-    """One KV-source layer, one window layer and one compressor state, and a batch over them.
+    """The memory of a KV-source layer, a window layer and a compressor, and a batch that uses it.
 
-    main and index entries of all completed groups, and window entries from the first kept page on,
-    hold values of a class; dtype: the one they were quantised from, and the state's.
+    Main and index entries of all complete groups, and window entries from the first kept page on,
+    hold values of a class. dtype: that of the state, and of the values before quantisation.
     """
 
     def __init__(
@@ -148,11 +150,11 @@ class PagedCache:
         self.state = CompressorState(torch.randn(*shape, generator=generator).to(wide))
 
     def region(self, kind: str) -> Region:
-        """The region of a format: main, index or window."""
+        """The region of a format, which is main, index or window."""
         return {"main": self.main, "index": self.index, "window": self.window}[kind]
 
     def entries(self, kind: str) -> Tensor:
-        """The entry [T] that each row stores: its position, or the group that it completes."""
+        """The entry [T] that each row stores: its position, or the group it completes, or -1."""
         if kind == "window":
             return torch.where(self.batch.sequence >= 0, self.batch.positions, -1)
         ratio = self.geometry.ratio
@@ -161,7 +163,7 @@ class PagedCache:
 
     @property
     def rows(self) -> int:
-        """Rows of the batch, padding included."""
+        """The number of rows of the batch, with padding rows."""
         return self.batch.num_rows
 
     def _pool(
@@ -196,14 +198,14 @@ class PagedCache:
 def write(
     region: Region, batch: Batch, sequence: Tensor, entries: Tensor, codes: Tensor, scales: Tensor
 ) -> None:
-    """Put bytes of entries of sequences into a pool on the host."""
+    """Write codes and scales of entries of sequences into a pool on the host."""
     blocks = block_numbers(region, batch, sequence, entries).unsqueeze(-1)
     for columns, content in zip(byte_columns(region, entries), (codes, scales), strict=True):
         region.pool.data[blocks, columns] = content
 
 
 def batch_of(chunks: Sequence[Chunk], padding: int, context: Table, window: Table) -> Batch:
-    """The batch of these chunks, one sequence each; slots are shuffled against the sequences."""
+    """The batch of these chunks, one for each sequence. Slots are not in order of sequences."""
     positions = [p for c in chunks for p in range(c.start, c.stop)]
     owners = [row for row, c in enumerate(chunks) for _ in range(c.start, c.stop)]
     starts = [0]
@@ -225,14 +227,14 @@ def batch_of(chunks: Sequence[Chunk], padding: int, context: Table, window: Tabl
 
 
 def real_rows(batch: Batch) -> int:
-    """Rows that belong to a sequence; they stand before the padding rows."""
+    """The number of rows that belong to a sequence; padding rows come after them."""
     return int((batch.sequence >= 0).sum())
 
 
 def single_rows(batch: Batch, rows: Tensor) -> Batch:
-    """Each of some rows [n] as the one row of a sequence of its own, over the same blocks.
+    """A batch with each of `rows` [n] as the only row of a sequence, over the same blocks.
 
-    What a row reads does not depend on the rows beside it, so neither may its result.
+    A row reads the same as before, so its result must be the same too.
     """
     owners = batch.sequence[rows]
 
@@ -254,7 +256,7 @@ def single_rows(batch: Batch, rows: Tensor) -> Batch:
 
 
 def whole_sequences(batch: Batch, order: Sequence[int]) -> tuple[Tensor, Batch]:
-    """Some sequences of a batch in an order: their rows [n] in it, and a batch of these alone."""
+    """The rows [n] of some sequences of a batch, in the order given, and a batch of these rows."""
     rows = [
         torch.arange(int(batch.query_start[place]), int(batch.query_start[place + 1]))
         for place in order

@@ -1,4 +1,4 @@
-"""Cases of the cache family, primitives: entries stored and loaded, blocks copied and moved."""
+"""Cases of `store` and `load` of entries, and of `copy`, `export` and `import_` of blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 FORMATS = ("window", "main", "index")
 LENGTHS = (1, 2, 3, 4, 5, 15, 16, 17, 33)
-"""Around a ratio of 2, a page of 4, a block and a tile of 16."""
+"""Lengths around a ratio of 2, a page of 4, and a block and a tile of 16."""
 LAYOUT_NAMES = ("padded", "ragged", "drafts", "chunk", "prompt", "none")
 RELEASED = {"window": 512, "main": 512, "index": 128}
 
@@ -93,7 +93,7 @@ def entry_grid(operator: str, tier: Tier, values: tuple[str, ...]) -> Iterator[C
 
 
 class Store(OperatorSuite):
-    """Bytes of entries, and not one byte beside them."""
+    """`store`: the bytes of the entries change, and no other byte."""
 
     operator = "store"
 
@@ -148,9 +148,9 @@ class Store(OperatorSuite):
 
 
 class Load(OperatorSuite):
-    """Values of entries, exactly; -1 and sequences without the entry give zeros.
+    """`load`: exact values of entries; zeros for entry -1 and where a sequence lacks the entry.
 
-    Class "codes": every code under every scale whose products stay in the range of bf16.
+    The value class "codes" has all codes with all scales whose products are normal bf16 numbers.
     """
 
     operator = "load"
@@ -196,7 +196,7 @@ def _random_codes(
     entries: Tensor,
     generator: torch.Generator,
 ) -> None:
-    """Random bytes in entries; scales keep every product a normal number of bf16."""
+    """Fill entries with random codes, and scales for which all products are normal in bf16."""
     codes, scales = pages.byte_columns(region, entries)
     low, high = (1, 128) if region.format.name == "main" else (20, 240)
     write(
@@ -210,7 +210,7 @@ def _random_codes(
 
 
 class _Blocks(OperatorSuite):
-    """Operators on whole blocks of a pool. Facts: blocks moved, bytes of an image."""
+    """Operators on whole blocks. Facts: number of blocks, bytes of the image of a block."""
 
     edges: ClassVar[dict[str, int]] = {"empty": 0, "one": 1, "tile": 16, "tile+1": 17, "long": 61}
 
@@ -228,7 +228,7 @@ class _Blocks(OperatorSuite):
         return {"rows": (1, max(1, case.size("blocks")))}
 
     def pool(self, case: Case, generator: torch.Generator) -> tuple[Pool, Tensor]:
-        """A pool of random bytes and all of its blocks but 0 in a random order."""
+        """A pool of random bytes, and all its blocks but 0 in random order."""
         count, image = 2 * case.size("blocks") + 3, case.size("image")
         shape = count, image + case.size("padding")
         data = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
@@ -236,7 +236,7 @@ class _Blocks(OperatorSuite):
 
 
 class Copy(_Blocks):
-    """Images of some blocks in others; a source may serve several targets."""
+    """`copy`: images of blocks are copied to other blocks; a source may have several targets."""
 
     operator = "copy"
 
@@ -267,7 +267,7 @@ class Copy(_Blocks):
 
 
 class Export(_Blocks):
-    """Canonical images; a block may be asked for twice."""
+    """`export`: canonical images of blocks; a block may be asked for twice."""
 
     operator = "export"
     row_arguments = ("blocks",)
@@ -286,7 +286,7 @@ class Export(_Blocks):
 
 
 class Import(_Blocks):
-    """Images written into blocks; the bytes behind an image and all other blocks stay."""
+    """`import_`: images are written into blocks; the bytes behind them and other blocks stay."""
 
     operator = "import_"
 

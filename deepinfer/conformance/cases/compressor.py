@@ -1,4 +1,4 @@
-"""Cases of the compressor."""
+"""Cases of `compress`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 class Compress(OperatorSuite):
-    """Groups of tokens merged, across steps; the ring keeps exactly this step's members."""
+    """Tokens are merged to groups across steps; a step writes its own members to the ring only."""
 
     operator = "compress"
     row_arguments = ("values", "gates")
@@ -89,7 +89,7 @@ class Compress(OperatorSuite):
         }
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
-        """Latents of rows that complete nothing mean nothing: they count as zeros."""
+        """The latent of a row that completes no group has no meaning, so it counts as zero."""
         entries = result.entries
         found = {
             "latents": result.latents.masked_fill((entries < 0).unsqueeze(-1), 0),
@@ -128,7 +128,7 @@ class Compress(OperatorSuite):
         return real_rows(arguments["batch"])
 
     def take(self, case: Case, arguments: Arguments, rows: Tensor) -> Arguments:
-        """Each row as a step of its own, whose ring holds the rows that came before it."""
+        """Each row as a step of its own, whose ring also has the rows before it in its sequence."""
         batch: Batch = arguments["batch"]
         taken = {**arguments, "values": arguments["values"][rows]}
         if arguments["state"] is not None:
@@ -148,7 +148,7 @@ class Compress(OperatorSuite):
 
 
 def ring_places(state: CompressorState, batch: Batch) -> Tensor:
-    """Mask of the members that a step of this batch may change: its rows' places, and slot 0."""
+    """Mask of the members that a step may change: the places of its rows, and slot 0."""
     mask = torch.zeros(state.members.shape, dtype=torch.bool)
     mask[0] = True
     for owner, position in zip(batch.sequence.tolist(), batch.positions.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Cases of the steps that store what the compressor makes: main entries and index keys."""
+"""Cases of `norm_rope_store` and `update_context`, which store main entries and index keys."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ EPS = 1e-6
 
 
 def stored(region: Region, batch: Batch, entries: Tensor, name: str) -> Outputs:
-    """Values of the entries that the rows stored, zeros for the others; and all in one row.
+    """Values of the stored entries as two outputs.
 
-    By row they show where something went wrong; in one row, how many codes moved.
+    One has a row for each row of the batch, with zeros where nothing is stored, and shows where an
+    error is. The other, NAME_codes, has all values in one row and shows how many codes differ.
     """
     count = real_rows(batch)
     values = pages.read(region, batch, batch.sequence[:count], entries[:count])
@@ -58,12 +59,12 @@ def stored(region: Region, batch: Batch, entries: Tensor, name: str) -> Outputs:
 
 
 def stored_tolerance(output: str) -> Tolerance:
-    """The limit of an output of `stored`."""
+    """The tolerance of an output of `stored`."""
     return STORED_CODES if output.endswith("_codes") else STORED_ROW
 
 
 class NormRopeStore(OperatorSuite):
-    """Index keys normed, turned and stored in one step."""
+    """`norm_rope_store`: index keys are normalised, rotated and stored."""
 
     operator = "norm_rope_store"
     row_outputs = ("index",)
@@ -152,7 +153,7 @@ class NormRopeStore(OperatorSuite):
 def _as_stored(
     rows: Tensor, entries: Tensor, region: Region, dtype: torch.dtype, name: str
 ) -> Outputs:
-    """What `stored` reads when these float64 rows were stored."""
+    """The outputs of `stored` if these float64 rows are stored correctly."""
     scheme = region.format.scheme
     values = formats.decode(*formats.encode(rows.to(dtype), scheme), scheme)
     complete = entries >= 0
@@ -161,7 +162,7 @@ def _as_stored(
 
 
 class UpdateContext(OperatorSuite):
-    """Main entries and index keys of a KV-source layer, and the members that wait."""
+    """`update_context`: entries and index keys of a KV-source layer, and incomplete groups."""
 
     operator = "update_context"
     row_outputs = ("main", "index")
@@ -235,7 +236,7 @@ class UpdateContext(OperatorSuite):
         }
 
     def entries(self, arguments: Arguments) -> Tensor:
-        """The entry that each row completes, or -1."""
+        """The entry that each row completes, -1 for none."""
         batch, ratio = arguments["batch"], arguments["weights"].ratio
         complete = (batch.sequence >= 0) & ((batch.positions + 1) % ratio == 0)
         return torch.where(complete, batch.positions // ratio, -1)
@@ -297,7 +298,7 @@ class UpdateContext(OperatorSuite):
         return found
 
     def samples(self, case: Case, arguments: Arguments) -> Iterator[tuple[str, Tensor]]:
-        """Whole sequences, since a row's group may have begun in the row before."""
+        """Whole sequences, because the group of a row may have begun in the row before."""
         batch: Batch = arguments["batch"]
         count = batch.num_sequences
         if real_rows(batch):

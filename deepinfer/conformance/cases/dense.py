@@ -1,4 +1,4 @@
-"""Cases of norms, matmuls and tables."""
+"""Cases of `rms_norm`, `linear`, `grouped_linear` and `embed`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = ("fp8", "fp4", "bf16", "fp32")
 
 
 class RmsNorm(OperatorSuite):
-    """x / sqrt(mean(x^2) + eps) * weight."""
+    """`rms_norm`: x / sqrt(mean(x^2) + eps) * weight."""
 
     operator = "rms_norm"
     row_arguments = ("x",)
@@ -75,7 +75,7 @@ class RmsNorm(OperatorSuite):
 
 
 class Linear(OperatorSuite):
-    """a times w^T, every stored kind."""
+    """`linear`: a times w^T, for every stored kind of w."""
 
     operator = "linear"
     stated = ("weight",)
@@ -139,7 +139,7 @@ class Linear(OperatorSuite):
         shape = case.size("rows"), case.size("inputs")
         x = make(case.values, shape, generator, COMPUTE_DTYPES[case.dtype])
         kind, weights = str(case.fact("weight")), _weights_for(case)
-        half = FP8 if case.edge == "both" else scheme_of(case)  # one that this weight does not read
+        half = FP8 if case.edge == "both" else scheme_of(case)  # one that the weight does not read
         return {
             "a": activation(x, half),
             "w": matrix(case.size("outputs"), shape[1], kind, generator, weights),
@@ -150,7 +150,7 @@ class Linear(OperatorSuite):
         return float_tolerance(str(case.fact("out")))
 
     def wide(self, case: Case, arguments: Arguments) -> Arguments:
-        """A stored fp32 weight is rounded to bf16 where the output is bf16, in any precision."""
+        """A stored float32 weight is rounded to bf16 for a bf16 output, in this comparison too."""
         wide = super().wide(case, arguments)
         if case.fact("weight") == "fp32" and case.fact("out") == "bf16":
             stored = arguments["w"].weight.read()
@@ -162,7 +162,7 @@ class Linear(OperatorSuite):
 
 
 class GroupedLinear(Linear):
-    """The block-diagonal product of the attention output."""
+    """`grouped_linear`: the block-diagonal product of the attention output."""
 
     operator = "grouped_linear"
 
@@ -208,7 +208,7 @@ def _weights_for(case: Case) -> str:
 
 
 class Embed(OperatorSuite):
-    """Rows of a table, exactly; ids never wrap."""
+    """`embed`: exact rows of a table; negative ids do not wrap."""
 
     operator = "embed"
     row_arguments = ("ids",)

@@ -40,12 +40,12 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 def norm_weight(width: int, generator: torch.Generator) -> Tensor:
-    """A norm's weight about 1."""
+    """A weight of a norm, with elements around 1."""
     return 1 + 0.1 * torch.randn(width, generator=generator)
 
 
 class Project(OperatorSuite):
-    """Queries, query latent and window of each row."""
+    """`project`: queries, query latent and window of each row."""
 
     operator = "project"
     stated = ("weight",)
@@ -120,7 +120,7 @@ class Project(OperatorSuite):
         }
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
-        """Of the latent, what its readers see: they are quantised like the first one."""
+        """Of the latent, the quantised half if it has one: that is what is read of it."""
         return {"queries": result.queries, "latent": read(result.latent), "window": result.window}
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
@@ -129,7 +129,7 @@ class Project(OperatorSuite):
         return BF16_CHAIN if case.dtype == "bf16" else float_tolerance(case.dtype)
 
     def wide(self, case: Case, arguments: Arguments) -> Arguments:
-        """Angles are float32 products, and inputs are quantised as they are."""
+        """Frequencies stay float32, and inputs keep their quantised half."""
         wide = super().wide(case, arguments)
         weights = wide["weights"]
         kept = arguments["weights"].frequencies
@@ -154,7 +154,7 @@ class Project(OperatorSuite):
 
 
 class Logits(OperatorSuite):
-    """The final norm and the head, whose weights are not rounded."""
+    """`logits`: the final norm and the head, whose weights are not rounded."""
 
     operator = "logits"
     row_arguments = ("x",)

@@ -1,7 +1,7 @@
-"""Cases of the device family: memory, tensors, copies, scratch, plans, captured work.
+"""Cases of the services of a device: memory, tensors, copies, scratch, plans, captured work.
 
-A service has no shape to sweep, so a case is a short scenario, and its outputs are what must hold
-at its end. Every one has one right answer.
+A case is a short scenario that uses one service. Its outputs are flags of what must hold at the
+end, and values. All of them have one right answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = {
 
 
 class Device(OperatorSuite):
-    """Services of a device, the backend's own or the eager defaults."""
+    """The services of a device, which are the backend's own or the eager defaults."""
 
     operator = "device"
 
@@ -58,11 +58,11 @@ class Device(OperatorSuite):
         return Case.of("device", {"service": service, **facts}, dtype=dtype, edge=edge)
 
     def calls(self, case: Case) -> list[CallSpec]:
-        """Services are asked for by no call: every backend has them."""
+        """None: every backend has all services, so no call asks for them."""
         return []
 
     def provider(self, case: Case, operators: Operators) -> str:
-        """native, or default where the backend keeps the eager one."""
+        """native where the backend overrides the service, else the eager default."""
         name = str(case.fact("service"))
         own = getattr(type(operators.backend), name) is not getattr(Backend, name)
         return NATIVE if own else EAGER
@@ -79,13 +79,13 @@ class Device(OperatorSuite):
         return {"scenario": service}
 
     def run(self, operators: Contract, arguments: Arguments) -> Outputs:
-        """The scenario of a service."""
+        """Run the scenario of a service."""
         rest = {name: value for name, value in arguments.items() if name != "scenario"}
         result: Outputs = SCENARIOS[arguments["scenario"]](operators, **rest)
         return result
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
-        """Every claim holds, and values are those that were put in."""
+        """Every flag is true, and values are those that were put in."""
         service = str(case.fact("service"))
         expected = {name: torch.tensor(True) for name in CLAIMS[service]}
         if service == "tensor":
@@ -96,14 +96,17 @@ class Device(OperatorSuite):
 
 
 class Host:
-    """Host values that no `World` moves to the device: whole, or every second element."""
+    """Wraps host values so that no `World` moves them to the device.
+
+    form: "whole", or else every second element.
+    """
 
     def __init__(self, values: Tensor, form: str) -> None:
         self.values = values
         self.form = form
 
     def source(self) -> Tensor:
-        """What is copied."""
+        """The part of the values that is copied."""
         half = len(self.values) // 2
         return self.values[:half] if self.form == "whole" else self.values[::2]
 
@@ -121,7 +124,7 @@ def _values(case: Case) -> Any:
 
 
 def _batch() -> Batch:
-    """Two sequences: two rows of one, one of the other, and a padding row."""
+    """A batch of two sequences, with two rows and one row, and a padding row."""
     return Batch(
         token_ids=torch.tensor([3, 4, 5, 0]),
         positions=torch.tensor([7, 8, 0, 0]),
@@ -140,7 +143,7 @@ def _tensor(operators: Contract, values: Any, dtype: torch.dtype) -> Outputs:
     made = operators.tensor(values, dtype)
     operators.synchronise()
     out = made.detach().cpu().clone()
-    if isinstance(values, np.ndarray):  # what the host does afterwards is not seen
+    if isinstance(values, np.ndarray):  # a later change of the array must not change the tensor
         kept = values.copy()
         values[:] = 1 - values.astype(np.int64)
         private = torch.equal(made.detach().cpu(), out)
@@ -155,7 +158,7 @@ def _tensor(operators: Contract, values: Any, dtype: torch.dtype) -> Outputs:
 
 
 def _copy(operators: Contract, host: Host) -> Outputs:
-    """To the device and back, through pinned memory; the source keeps its values."""
+    """Copy to the device and back to pinned memory; the source keeps its values."""
     values, size = host.values.clone(), len(host.values) // 2
     source = Host(values, host.form).source()
     there = torch.zeros(size, dtype=values.dtype, device=operators.device)
@@ -195,7 +198,7 @@ def _stream(operators: Contract) -> Outputs:
 
 
 def _workspace(operators: Contract) -> Outputs:
-    """Scratch is kept, grows, and is apart by name and dtype."""
+    """Scratch memory keeps its values, can grow, and is separate by name and dtype."""
     first = operators.workspace("conformance.a", (2, 3), torch.float32)
     shaped = first.shape == (2, 3) and first.dtype == torch.float32
     first.fill_(1)
@@ -225,7 +228,7 @@ def _plan(operators: Contract, batch: Batch) -> Outputs:
 
 
 def _capture(operators: Contract) -> Outputs:
-    """A replay does again what the function did, on what the tensors hold by then."""
+    """A replay does the work again, with the values that the tensors have by then."""
     source = torch.ones(8, device=operators.device)
     target = torch.zeros(8, device=operators.device)
 

@@ -34,7 +34,7 @@ RELEASED_IDS = 99092
 def ngram_hash(
     orders: int, heads: int, modulus: int, ids: int, generator: torch.Generator
 ) -> NgramHash:
-    """Constants of a hash: consecutive primes above `modulus`, odd multipliers up to 2^63 / ids."""
+    """Constants of a hash: consecutive primes above `modulus`, odd multipliers below 2^63 / ids."""
     count = (orders - 1) * heads
     primes: list[int] = []
     candidate = modulus
@@ -55,7 +55,7 @@ def ngram_hash(
 
 
 def heads_of(call: CallSpec, orders: Fact) -> Fact:
-    """Heads per order of a call that states its columns; 0 where they do not divide."""
+    """Heads per n-gram order of a call, by its columns; 0 where these are no multiple."""
     columns = call.fact("columns")
     assert isinstance(columns, int)
     assert isinstance(orders, int)
@@ -63,10 +63,10 @@ def heads_of(call: CallSpec, orders: Fact) -> Fact:
 
 
 def histories(rows: int, orders: int, ids: int, generator: torch.Generator) -> Tensor:
-    """Histories [T, n] of two sequences that follow each other, with images and starts in them.
+    """The histories [T, n] of the rows of two sequences, one after the other.
 
-    A sequence starts without history, every seventh token is an image, and ids end in pairs, so
-    that equal n-grams occur.
+    A sequence starts without history, every seventh token is an image, and some ids are repeated,
+    so that equal n-grams occur.
     """
     tokens = torch.randint(0, ids, (rows,), generator=generator)
     tokens[1::5] = tokens[: tokens[1::5].numel()]
@@ -81,7 +81,7 @@ def histories(rows: int, orders: int, ids: int, generator: torch.Generator) -> T
 
 
 class NgramRows(OperatorSuite):
-    """Hashes of n-grams: integers, one right answer."""
+    """`ngram_rows`: hashes of n-grams, which are exact integers."""
 
     operator = "ngram_rows"
     row_arguments = ("history",)
@@ -116,7 +116,7 @@ class NgramRows(OperatorSuite):
         rows, orders, heads = (case.size(name) for name in ("rows", "orders", "heads"))
         ids = case.size("ids")
         hash = ngram_hash(orders, heads, case.size("modulus"), ids, generator)
-        if case.edge == "history":  # any place of the first -1, and ids behind it
+        if case.edge == "history":  # the first -1 at any place, with ids behind it
             history = torch.randint(0, ids, (rows, orders), generator=generator)
             cut = torch.randint(0, orders + 1, (rows,), generator=generator)
             here = cut < orders
@@ -133,7 +133,7 @@ class NgramRows(OperatorSuite):
 
 
 class Gather(OperatorSuite):
-    """Rows of a table side by side, stored bytes included."""
+    """`gather`: rows of a table side by side, with their stored bytes."""
 
     operator = "gather"
     row_arguments = ("rows",)
@@ -199,7 +199,7 @@ class Gather(OperatorSuite):
 
 
 class Inject(OperatorSuite):
-    """The gate of each stream, and what it lets through."""
+    """`inject`: the memory is added to each stream through a gate."""
 
     operator = "inject"
     row_arguments = ("streams", "memory", "blocked")
@@ -234,7 +234,7 @@ class Inject(OperatorSuite):
         memory = make(other, (rows, (count + 1) * width), generator, dtype)
         if case.edge == "small":
             streams, memory = streams * SMALL, memory * SMALL
-        if case.edge == "opposed":  # the gate's root sees matches of either sign and full size
+        if case.edge == "opposed":  # so that the gate's root gets large matches of both signs
             keys = streams.flatten(1) * torch.where(torch.arange(rows) % 2 == 0, 1, -1)[:, None]
             memory[:, : count * width] = keys
         blocked = torch.rand(rows, generator=generator) < 0.3
@@ -260,7 +260,7 @@ class Inject(OperatorSuite):
 
 
 def gate_weight(streams: int, width: int, generator: torch.Generator) -> Tensor:
-    """A weight of the gate [S, H] bf16."""
+    """A weight [S, H] bf16 of the gate."""
     return (1 + 0.2 * torch.randn(streams, width, generator=generator)).bfloat16()
 
 

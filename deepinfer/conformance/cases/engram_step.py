@@ -25,7 +25,7 @@ IDS = 518
 
 
 class EngramStep(OperatorSuite):
-    """The whole memory of a layer."""
+    """`engram`: the whole n-gram memory of a layer."""
 
     operator = "engram"
     row_arguments = ("streams", "history", "blocked")

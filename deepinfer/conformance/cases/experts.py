@@ -1,4 +1,4 @@
-"""Cases of the experts family: routing, dispatch, combination. The MLPs are in `mlp.py`."""
+"""Cases of `route`, `dispatch` and `combine`. The cases of MLPs are in `mlp.py`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 NUMERICS = ("ref", "infer")
 SCALE = 1.5
 MARGIN = 1e-4
-"""Relative distance of choices: nearer ones that are not equal hang on the last bits of a score."""
+"""The least relative distance of two scores: the order of nearer ones depends on rounding."""
 
 
 def wide_dtype(dtype: str) -> torch.dtype:
-    """The precision of router logits and weights."""
+    """The dtype of router logits and weights at a compute precision."""
     return torch.float64 if dtype == "fp64" else torch.float32
 
 
 def random_routing(
     rows: int, experts: int, k: int, generator: torch.Generator, dtype: torch.dtype
 ) -> Routing:
-    """k different experts for each row, with weights between 0.1 and 1."""
+    """A routing with k different experts for each row and weights from 0.1 to 1."""
     ids = torch.rand(rows, experts, generator=generator).argsort(-1)[:, :k]
     weights = 0.1 + 0.9 * torch.rand(rows, k, generator=generator)
     return Routing(ids.to(torch.int32).contiguous(), weights.to(dtype))
@@ -45,8 +45,8 @@ def random_routing(
 def routing_of(case: Case, generator: torch.Generator) -> Routing:
     """The routing of a case, by its fact `pattern`.
 
-    spread, or none: any; one: all rows on expert 0; last: on the last; few: two of all experts;
-    all: the same experts for every row.
+    spread, or no pattern: random experts. one: expert 0 for all rows. last: the last expert for all
+    rows. few: only two of the experts. all: the same experts for all rows.
     """
     rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
     routing = random_routing(rows, experts, k, generator, wide_dtype(case.dtype))
@@ -60,9 +60,10 @@ def routing_of(case: Case, generator: torch.Generator) -> Routing:
 
 
 def settled(logits: Tensor, added: Tensor, k: int) -> Tensor:
-    """Rows [T] whose best k + 1 sums of score and bias [T, E] are far apart, or equal exactly.
+    """Which rows [T] have one right choice of experts, whatever the rounding.
 
-    Equal means the same logit and the same bias: such a tie has one right order everywhere.
+    Their best k + 1 sums of score and bias [T, E] are far apart, or have equal logits and equal
+    biases, so that every implementation finds a tie and breaks it by the same rule.
     """
     scores = torch.sqrt(torch.nn.functional.softplus(logits.double(), threshold=700.0))
     chosen = (scores + added.double()).sort(-1, descending=True)
@@ -78,7 +79,7 @@ def _next_equal(values: Tensor, order: Tensor) -> Tensor:
 
 
 class Route(OperatorSuite):
-    """The choice of experts and their weights, from logits."""
+    """`route`: the chosen experts and their weights."""
 
     operator = "route"
     row_arguments = ("logits", "image_mask")
@@ -107,7 +108,7 @@ class Route(OperatorSuite):
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
         rows, experts, k = (case.size(name) for name in ("rows", "experts", "top_k"))
-        plain = case.values in ("ties", "zeros")  # equal logits tie where the biases are equal too
+        plain = case.values in ("ties", "zeros")  # equal logits with equal biases tie
         bias, image_bias = (
             torch.randint(0, 2, (experts,), generator=generator) / 8.0
             if plain
@@ -134,7 +135,7 @@ class Route(OperatorSuite):
     @staticmethod
     def _logits(case: Case, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
         dtype = wide_dtype(case.dtype)
-        if case.values == "low":  # scores of 1e-4 to 1e-17: far below the biases
+        if case.values == "low":  # scores from 1e-4 to 1e-17, far below the biases
             return (torch.randn(*shape, generator=generator) * 15 - 50).clamp(-80, -20).to(dtype)
         logits = make(case.values, shape, generator, dtype)
         return logits.abs() if case.values == "large" else logits * 2
@@ -150,7 +151,7 @@ class Route(OperatorSuite):
 
 
 class Dispatch(OperatorSuite):
-    """Rows on their way to experts: the routing travels unchanged."""
+    """`dispatch`: rows are given to experts, and the routing stays unchanged."""
 
     operator = "dispatch"
     row_arguments = ("a", "routing")
@@ -188,7 +189,7 @@ class Dispatch(OperatorSuite):
         }
 
     def outputs(self, case: Case, result: Any, arguments: Arguments) -> Outputs:
-        """The routing. The rows may be held in any order, and their values as a backend likes."""
+        """The routing alone: a backend may hold the rows in any order and form."""
         return {"ids": result.routing.ids, "weights": result.routing.weights}
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
@@ -196,11 +197,11 @@ class Dispatch(OperatorSuite):
 
 
 EXPERTS = 4
-"""Experts for each one that a row of `combine` chooses."""
+"""`combine` has this many experts for each one that a row chooses."""
 
 
 class Combine(OperatorSuite):
-    """Sums of experts' outputs in a stated order: the bits have one right answer."""
+    """`combine`: the outputs of experts, summed in a stated order, so to the bit."""
 
     operator = "combine"
     row_arguments = ("outputs", "routing", "shared")
@@ -228,7 +229,9 @@ class Combine(OperatorSuite):
         rows, k, hidden = (case.size(name) for name in ("rows", "top_k", "hidden"))
         dtype = COMPUTE_DTYPES[case.dtype]
         shape = rows, k, hidden
-        if case.values == "cancelling":  # a large term and its negative: the order decides
+        if (
+            case.values == "cancelling"
+        ):  # with a large term and its negative, the order of the sum matters
             outputs = torch.randn(*shape, generator=generator)
             outputs[:, 0] = 2.0**12
             outputs[:, 1] = -(2.0**12)
@@ -246,7 +249,7 @@ class Combine(OperatorSuite):
         return {**super().inherited(case), "experts": EXPERTS * case.size("top_k")}
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
-        """Dispatch by the same backend, whose own state may travel with the rows."""
+        """Dispatch first, with the same backend, since dispatched rows may carry its own state."""
         shared = arguments["shared"]
         routed = operators.dispatch(
             Activation(torch.zeros_like(shared)), arguments["routing"], Group()

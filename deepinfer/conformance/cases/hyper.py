@@ -18,13 +18,14 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 HC_EPS = 1e-6
 WEIGHTS = {"even": (0.0, 0.0), "mild": (1.0, 1.0), "steep": (4.0, 8.0), "closed": (0.5, 0.5)}
-"""Sizes of the scales and of the bases of a site. "even" mixes alike whatever the streams hold,
-"steep" has mixes near 0 and 1, for which Sinkhorn needs all of its passes, "closed" reads almost
-nothing, so that the eps of the pre mix shows."""
+"""The sizes of scales and bases of a mixing site, by name.
 
+even: the mix does not depend on the streams. steep: mixes near 0 and 1, for which Sinkhorn needs
+all of its passes. closed: pre mixes near 0, in which the eps of the pre mix shows.
+"""
 
 SMALL = 2.0**-13
-"""Streams of this size show an eps of 1e-6 in place of the model's 1e-20."""
+"""Streams of this size give other results with an eps of 1e-6 than with the model's 1e-20."""
 
 
 def site(
@@ -49,7 +50,7 @@ def site(
 
 
 def random_mix(rows: int, streams: int, dtype: torch.dtype, generator: torch.Generator) -> Mix:
-    """Any weights in the ranges of a mix, in the precision of mixes."""
+    """A mix with random weights in their ranges."""
     pre = torch.rand(rows, streams, generator=generator)
     post = 2 * torch.rand(rows, streams, generator=generator)
     comb = torch.rand(rows, streams, streams, generator=generator)
@@ -58,7 +59,7 @@ def random_mix(rows: int, streams: int, dtype: torch.dtype, generator: torch.Gen
 
 
 class MixSuite(OperatorSuite):
-    """Projection, RMS, sigmoids and Sinkhorn."""
+    """`mix`: projection, RMS, sigmoids and Sinkhorn."""
 
     operator = "mix"
     row_arguments = ("streams",)
@@ -122,7 +123,7 @@ class MixSuite(OperatorSuite):
 
 
 class Collapse(OperatorSuite):
-    """The weighted sum of the streams."""
+    """`collapse`: the weighted sum of the streams."""
 
     operator = "collapse"
     row_arguments = ("streams", "pre")
@@ -136,7 +137,7 @@ class Collapse(OperatorSuite):
         dtype = COMPUTE_DTYPES[case.dtype]
         pre = random_mix(rows, streams, dtype, generator).pre
         if rows and case.edge != "released":
-            pre[0] = torch.eye(streams)[0]  # what a model starts with
+            pre[0] = torch.eye(streams)[0]  # the pre mix that a model starts with
         return {"streams": make(case.values, (rows, streams, width), generator, dtype), "pre": pre}
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
@@ -147,7 +148,7 @@ class Collapse(OperatorSuite):
 
 
 class Expand(OperatorSuite):
-    """New streams from the old ones and a sub-layer's output."""
+    """`expand`: new streams from the old ones and the output of a sub-layer."""
 
     operator = "expand"
     row_arguments = ("out", "streams", "mix")

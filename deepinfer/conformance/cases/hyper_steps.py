@@ -1,4 +1,4 @@
-"""Cases of the steps in front of and between sub-layers: `enter` and `advance`."""
+"""Cases of `enter` and `advance`, the steps before and between sub-layers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READ = ("activation.values", "activation.read", "activation.inconsistent")
 
 
 def activation_outputs(a: Activation) -> Outputs:
-    """Values, what a quantised matmul reads, and whether the two agree."""
+    """An activation as outputs: its values, its quantised half, and whether the two agree."""
     return {
         "activation.values": a.values,
         "activation.read": read(a),
@@ -49,12 +49,12 @@ def activation_outputs(a: Activation) -> Outputs:
 
 
 def mix_outputs(mix: Mix) -> Outputs:
-    """The three parts of a mix."""
+    """A mix as outputs: its three parts."""
     return {f"mix.{name}": part for name, part in mix._asdict().items()}
 
 
 class Enter(OperatorSuite):
-    """Mix here, read by the mix of the site before, norm, quantise."""
+    """`enter`: compute the mix, read the streams by the pre mix before, normalise, quantise."""
 
     operator = "enter"
     row_arguments: ClassVar[tuple[str, ...]] = ("streams", "pre")
@@ -109,7 +109,7 @@ class Enter(OperatorSuite):
 
     @staticmethod
     def sub_layer(case: Case, generator: torch.Generator) -> SubLayer:
-        """The site and the norm in front of a sub-layer."""
+        """Mixing site and norm of a sub-layer."""
         streams, width = case.size("streams"), case.size("width")
         weights = str(case.fact("weights"))
         return SubLayer(
@@ -133,7 +133,7 @@ class Enter(OperatorSuite):
         return TWICE_ROUNDED if case.dtype == "bf16" else float_tolerance("fp32")
 
     def mixes(self, case: Case) -> Tolerance:
-        """The limit of a mix."""
+        """The tolerance of the parts of a mix."""
         return MIX
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:
@@ -143,7 +143,7 @@ class Enter(OperatorSuite):
 
 
 class Advance(Enter):
-    """Write a sub-layer's output back, then enter the next one."""
+    """`advance`: write the output of a sub-layer into the streams, then enter the next one."""
 
     operator = "advance"
     row_arguments = ("out", "streams", "mix")
@@ -170,7 +170,7 @@ class Advance(Enter):
         return super().tolerance(case, output)
 
     def mixes(self, case: Case) -> Tolerance:
-        """Behind the rounded streams."""
+        """Wider than in `enter`, because the mix is computed from streams that were rounded."""
         return MIX_OF_ROUNDED if case.dtype == "bf16" else MIX
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:

@@ -1,4 +1,4 @@
-"""Published matrices with chosen values: codes and scales of FP8 and FP4, or bf16 and float32."""
+"""Makes published matrices with values of a class: FP8, FP4, bf16 or float32."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def matrix(
 ) -> LinearSource:
     """A matrix [rows, columns] of a stored kind: fp8, fp4, bf16 or fp32.
 
-    values "normal" and "ties" have elements of about columns^-0.5; "powers": block scales spread
-    over 2^-20 to 2^20; "saturated": codes of the largest magnitude and the largest scales whose
-    products stay finite; "zeros": zeros.
+    values: "normal" and "ties": elements of about columns^-0.5. "powers": block scales from 2^-20
+    to 2^20. "saturated": the largest codes with the largest scales whose products are finite.
+    "zeros": zeros.
     """
     if isinstance(generator, ShapesOnly):
         return _shape_of_matrix(rows, columns, kind)
@@ -31,7 +31,7 @@ def matrix(
     wide = columns if kind == "fp8" else columns // 2
     codes = torch.randint(0, 256, (rows, wide), dtype=torch.uint8, generator=generator)
     if kind == "fp8":
-        codes[(codes & 0x7F) == 0x7F] = 0x38  # no NaN in a published matrix
+        codes[(codes & 0x7F) == 0x7F] = 0x38  # published matrices have no NaN
     if values == "zeros":
         codes = torch.where(codes > 127, 128, 0).to(torch.uint8) if kind == "fp8" else codes & 0x88
     if values == "saturated":
@@ -44,7 +44,7 @@ def matrix(
 
 
 def _shape_of_matrix(rows: int, columns: int, kind: str) -> LinearSource:
-    """A matrix without values, and without the block scales that nothing asks the shape of."""
+    """A matrix without values. It has no block scales, as nothing asks for their shape."""
     dtype = {"fp8": "F8_E4M3", "fp4": "I8", "bf16": "BF16", "fp32": "F32"}[kind]
     shape = rows, columns // 2 if kind == "fp4" else columns
     return LinearSource(ShapeSource("matrix", dtype, shape))
@@ -53,7 +53,7 @@ def _shape_of_matrix(rows: int, columns: int, kind: str) -> LinearSource:
 def _scales(
     rows: int, columns: int, kind: str, generator: torch.Generator, values: str
 ) -> torch.Tensor:
-    """E8M0 bytes: 32 x 32 blocks for fp8, one per row and 32 columns for fp4."""
+    """Scales as E8M0 bytes: one per 32 x 32 block for fp8, one per row and 32 columns for fp4."""
     tall = -(-rows // FP8_GROUP) if kind == "fp8" else rows
     shape = (tall, -(-columns // FP8_GROUP))
     base = 127 - (8 if kind == "fp8" else 3) - max(0, columns.bit_length() // 2 - 1)
@@ -65,7 +65,7 @@ def _scales(
 def lookup_table(
     rows: int, columns: int, kind: str, generator: torch.Generator, values: str = "normal"
 ) -> LinearSource:
-    """A table whose rows are gathered; fp8 tables have a scale per row and 32 columns."""
+    """A table whose rows are looked up. fp8 tables have a scale per row and 32 columns."""
     if kind != "fp8" or isinstance(generator, ShapesOnly):
         return matrix(rows, columns, kind, generator, values)
     source = matrix(rows, columns, kind, generator, values)

@@ -1,4 +1,4 @@
-"""Cases of what stands around the routed experts: the shared expert, and the whole mixture."""
+"""Cases of `shared_mlp`, the shared expert, and `mixture`, the whole mixture of experts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 class SharedMlp(OperatorSuite):
-    """The shared expert: a step of two matmuls, SwiGLU, and a third."""
+    """`shared_mlp`: the shared expert, which is two matmuls, SwiGLU and a third matmul."""
 
     operator = "shared_mlp"
     row_arguments = ("a",)
@@ -112,14 +112,14 @@ class SharedMlp(OperatorSuite):
 
 
 def shared_weights(case: Case, kind: str, generator: torch.Generator, values: str) -> Any:
-    """The shared expert's matrices, to be packed."""
+    """The matrices of the shared expert, to be packed."""
     one = expert(case.size("hidden"), case.size("intermediate"), kind, generator, values)
     parts: Any = one.w1, one.w2, one.w3
     return MlpWeights(*parts)
 
 
 def shared_oracle(a: Activation, weights: Any, case: Case) -> Tensor:
-    """The shared expert's output by definition."""
+    """The expected output of the shared expert."""
     source = ExpertSource(weights.w1, weights.w2, weights.w3)
     limit = float(case.fact("limit") or 0.0)
     x = oracle.consumed(a, source.w1.kind)
@@ -128,7 +128,7 @@ def shared_oracle(a: Activation, weights: Any, case: Case) -> Tensor:
 
 
 class Mixture(OperatorSuite):
-    """Routed and shared experts of one layer, from the row to the sum."""
+    """`mixture`: the routed and the shared experts of a layer, from rows to sums."""
 
     operator = "mixture"
     row_arguments = ("a", "image_mask")
@@ -186,7 +186,7 @@ class Mixture(OperatorSuite):
         image_mask = torch.arange(rows) % 3 == 1
         added = torch.where(image_mask[:, None], image_bias, bias)
         x = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
-        if not isinstance(generator, ShapesOnly):  # which leaves the gate without values
+        if not isinstance(generator, ShapesOnly):  # there is no value to choose a gate by
             decoded = weight_for(gate, torch.bfloat16)
             while not bool((good := self._settled(x, decoded, added, k)).all()):
                 again = make(of_rows, (rows, hidden), generator, COMPUTE_DTYPES[case.dtype])
@@ -206,7 +206,7 @@ class Mixture(OperatorSuite):
 
     @staticmethod
     def _settled(x: Tensor, gate: Tensor, added: Tensor, k: int) -> Tensor:
-        """Rows whose choice of experts does not hang on rounding; a row of NaN has none."""
+        """Which rows have a choice of experts that does not depend on rounding, or NaN."""
         return settled(x.double() @ gate.T, added, k) | torch.isnan(x).any(-1)
 
     def tolerance(self, case: Case, output: str) -> Tolerance:

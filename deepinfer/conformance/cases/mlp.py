@@ -1,4 +1,4 @@
-"""Cases of the routed experts: SwiGLU, and the MLPs of dispatched rows."""
+"""Cases of `swiglu` and of `expert_mlp`, the MLPs of routed experts."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ WEIGHT_VALUES = ("powers", "saturated")
 
 
 def scheme_of(case: Case) -> str | None:
-    """Block scheme of the inputs of matmuls in the case's numeric mode."""
+    """The block scheme of inputs of matmuls in the numeric mode of a case."""
     scheme = numerics_of(case).activation_scheme
     return None if scheme is None else scheme.value
 
 
 def inputs_and_weights(case: Case) -> tuple[str, str]:
-    """Value classes of the rows and of the matrices: a case's class is of one or the other."""
+    """The value classes of rows and of matrices; the class of a case is one of either kind."""
     if case.values in WEIGHT_VALUES:
         return "normal", case.values
     return case.values, "normal"
 
 
 class SwiGlu(OperatorSuite):
-    """The clamped gate, its weight, and the quantiser behind it."""
+    """`swiglu`: the clamped gate, the weight of the row, and the quantiser after them."""
 
     operator = "swiglu"
     row_arguments = ("gate", "up", "weights")
@@ -121,7 +121,7 @@ class SwiGlu(OperatorSuite):
         }
 
     def outputs(self, case: Case, result: Activation, arguments: Arguments) -> Outputs:
-        """REF: the values. INFER: what the quantised half says, the only half that need be kept."""
+        """In REF the values; in INFER the quantised half, since a backend need not keep values."""
         if numerics_of(case) is Numerics.REF or result.quantised is None or result.scheme is None:
             return {"out": result.values}
         codes, scales = result.quantised
@@ -142,7 +142,7 @@ class SwiGlu(OperatorSuite):
 
 
 class ExpertMlp(OperatorSuite):
-    """Every dispatched row through its experts."""
+    """`expert_mlp`: every dispatched row goes through its experts."""
 
     operator = "expert_mlp"
     row_arguments = ("a", "routing")
@@ -220,7 +220,7 @@ class ExpertMlp(OperatorSuite):
         }
 
     def run(self, operators: Contract, arguments: Arguments) -> Tensor:
-        """Dispatch by the same backend, whose own state may travel with the rows."""
+        """Dispatch first, with the same backend, since dispatched rows may carry its own state."""
         routed = operators.dispatch(arguments["a"], arguments["routing"], Group())
         rest = (arguments[name] for name in ("experts", "limit", "numerics"))
         outputs = operators.expert_mlp(routed, *rest).outputs
@@ -239,13 +239,13 @@ class ExpertMlp(OperatorSuite):
 
 
 def mlp_output_tolerance(case: Case) -> Tolerance:
-    """The limit of an MLP's output, all experts of a row together."""
+    """The tolerance of the output of an MLP, over all experts of a row."""
     terms = int(dict(case.facts).get("top_k") or 1) * case.size("intermediate")
     return mlp_tolerance(case.dtype, quantises(case), terms)
 
 
 def quantises(case: Case) -> bool:
-    """Does a quantiser stand between the two matmuls?"""
+    """Whether a quantiser stands between the two matmuls."""
     quantised_weight = case.fact("weight") in ("fp8", "fp4")
     return numerics_of(case) is Numerics.INFER and quantised_weight
 

@@ -1,7 +1,7 @@
-"""Cases of the packers, through the operators that read what they made.
+"""Cases of the packing operators, tested through operators that read packed weights.
 
-A matrix is read by multiplying it with unit rows, a table by gathering all of its rows: whatever
-the packing, each stored value comes back exactly.
+A matrix is read by multiplying it with unit rows, a table by gathering all of its rows. However the
+weights are packed, every stored value must come back exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = ("fp8", "fp4", "bf16", "fp32")
 
 
 class PackLinear(OperatorSuite):
-    """Every stored value of a matrix, read by unit rows."""
+    """`pack_linear`: every stored value of a matrix, read by unit rows."""
 
     operator = "pack_linear"
     stated = ("weight",)
@@ -62,7 +62,7 @@ class PackLinear(OperatorSuite):
         }
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
-        """The packed matrix and its product with unit rows."""
+        """Pack the matrix and multiply it with unit rows."""
         unit, packed = arguments["unit"], arguments["w"]
         out = torch.float64 if unit.dtype == torch.float64 else torch.float32
         return packed, operators.linear(Activation(unit), packed, out)
@@ -80,7 +80,7 @@ class PackLinear(OperatorSuite):
 
 
 class PackTable(OperatorSuite):
-    """Every row of a table."""
+    """`pack_table`: every row of a table."""
 
     operator = "pack_table"
 
@@ -109,7 +109,7 @@ class PackTable(OperatorSuite):
         }
 
     def run(self, operators: Contract, arguments: Arguments) -> Any:
-        """The packed table and all of its rows."""
+        """Pack the table and gather all of its rows."""
         packed, rows, dtype = arguments["table"], arguments["rows"], arguments["dtype"]
         if packed.kind == "fp8":
             return packed, operators.gather(packed, rows[:, None], dtype).values
@@ -128,7 +128,7 @@ class PackTable(OperatorSuite):
 
 
 class PackVector(OperatorSuite):
-    """Small tensors as they are stored."""
+    """`pack_vector`: small tensors, exactly as they are stored."""
 
     operator = "pack_vector"
 

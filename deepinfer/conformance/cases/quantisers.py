@@ -1,4 +1,4 @@
-"""Cases of block quantisation: `quantise` and `norm_quantise`."""
+"""Cases of `quantise` and `norm_quantise`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ VALUES = ("large", "extreme", "saturated", "subnormal", "ties", "zeros", "nan_ro
 
 
 def midpoints(shape: tuple[int, ...], scheme: Scheme, generator: torch.Generator) -> torch.Tensor:
-    """Values halfway between two elements, in groups whose scale is exact; both signs.
+    """Values of both signs halfway between two elements of a format, in groups with exact scales.
 
-    Each group holds the largest element times its scale: a power of two, in NVFP4 any 4-bit number.
+    Each group has the largest element times its scale, which is a power of two, or in NVFP4 a
+    number of 4 bits times one.
     """
     bytes_ = torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     grid = bytes_ if scheme is Scheme.FP8_BLOCK32 else torch.tensor(E2M1)
@@ -50,7 +51,7 @@ def midpoints(shape: tuple[int, ...], scheme: Scheme, generator: torch.Generator
 
 
 class Quantise(OperatorSuite):
-    """Codes and scales of groups of channels, byte for byte."""
+    """`quantise`: codes and scales of groups of channels, equal to the byte."""
 
     operator = "quantise"
     row_arguments = ("x",)
@@ -110,7 +111,7 @@ class Quantise(OperatorSuite):
 
 
 class NormQuantise(OperatorSuite):
-    """The norm, rounded, and the bytes of what was rounded."""
+    """`norm_quantise`: the rounded norm, and the bytes of its quantised half."""
 
     operator = "norm_quantise"
     row_arguments = ("x",)

@@ -1,4 +1,4 @@
-"""Cases of `rope`: adjacent pairs of the last channels, turned by float32 angles."""
+"""Cases of `rope`, which rotates adjacent pairs of the last channels by float32 angles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YARN_FACTOR = 16.0
 
 
 def frequencies(theta: float, channels: int) -> Tensor:
-    """Inverse frequencies [channels / 2]; those of a theta above 10000 have a ramp like YaRN's."""
+    """Inverse frequencies [channels / 2]; with a theta above 10000 there is a ramp like YaRN's."""
     exponents = torch.arange(0, channels, 2, dtype=torch.float64) / channels
     plain = torch.tensor(theta, dtype=torch.float64) ** -exponents
     if theta > 10000:
@@ -32,7 +32,7 @@ def frequencies(theta: float, channels: int) -> Tensor:
 
 
 def positions(rows: int, generator: torch.Generator, edge: str = "") -> Tensor:
-    """Positions of rows in any order: the first, the last possible one, repeated ones."""
+    """Positions of rows in no order, among them the first, the last possible and equal ones."""
     found = torch.randint(0, LAST_POSITION, (rows,), generator=generator)
     if edge == "near":
         return found % 512
@@ -43,7 +43,7 @@ def positions(rows: int, generator: torch.Generator, edge: str = "") -> Tensor:
 
 
 class Rope(OperatorSuite):
-    """Rotation forwards and backwards, both numeric modes."""
+    """`rope`: rotation forwards and backwards, in both numeric modes."""
 
     operator = "rope"
     row_arguments = ("x", "positions")
@@ -108,7 +108,7 @@ class Rope(OperatorSuite):
         return float_tolerance(case.dtype, elementwise=True)
 
     def wide(self, case: Case, arguments: Arguments) -> Arguments:
-        """The angle is a float32 product in every precision."""
+        """Frequencies stay float32: an angle is a float32 product in every precision."""
         return {**super().wide(case, arguments), "frequencies": arguments["frequencies"]}
 
     def oracle(self, case: Case, arguments: Arguments) -> Outputs:

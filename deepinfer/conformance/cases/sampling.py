@@ -1,7 +1,7 @@
-"""Cases of the sampling family: logits to tokens, each row by parameters of its own.
+"""Cases of `mask`, `process`, `sample` and `top_logprobs`, with parameters for each row.
 
-Logits are float32, as the contract states. `verify` and `residual` have no cases yet: no reference
-implements them.
+Logits are float32, as the contract says. `verify` and `residual` have no cases yet, because the
+reference does not have them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROWS = {"empty": 0, "one": 1, "tile-1": 15, "tile": 16, "tile+1": 17}
 WIDTHS = (1, 2, 31, 32, 33, 64, 65, 640, 1023, 1024, 1025)
 RELEASED = 129280
 MARGIN = 1e-7
-"""Distance of a threshold from a cumulative mass: nearer ones hang on the last bits of exp."""
+"""The least distance of a threshold from a cumulative mass: nearer, the bits of exp decide."""
 ORACLE_ELEMENTS = 3000
 
-# temperature, top_p, top_k, min_p; a case's rows take them in turn
+# temperature, top_p, top_k, min_p, which the rows of a case take in turn
 PARAMETERS: dict[str, tuple[tuple[float, float, int, float], ...]] = {
     "plain": ((1.0, 1.0, 0, 0.0),),
     "greedy": ((0.0, 1.0, 0, 0.0), (0.0, 0.5, 2, 0.3), (1e-39, 1.0, 0, 0.0)),
@@ -48,7 +48,7 @@ PARAMETERS: dict[str, tuple[tuple[float, float, int, float], ...]] = {
 
 
 class Mask(OperatorSuite):
-    """Bits of allowed tokens, 32 in a word."""
+    """`mask`: bits of allowed tokens, 32 in a word."""
 
     operator = "mask"
     row_arguments = ("logits", "bits")
@@ -71,7 +71,7 @@ class Mask(OperatorSuite):
         shape = rows, -(-vocabulary // 32)
         bits = torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
         if rows > 2:
-            bits[0], bits[1] = -1, 0  # everything is allowed, nothing is
+            bits[0], bits[1] = -1, 0  # a row where everything is allowed, and one where nothing is
         return {
             "logits": make(case.values, (rows, vocabulary), generator, torch.float32),
             "bits": bits,
@@ -83,7 +83,7 @@ class Mask(OperatorSuite):
 
 
 class Process(OperatorSuite):
-    """Temperature, top-p, top-k, min-p, normalisation; which tokens stay, and how probable."""
+    """`process`: temperature, top-p, top-k, min-p and normalisation."""
 
     operator = "process"
     row_arguments = ("logits", "parameters")
@@ -130,7 +130,7 @@ class Process(OperatorSuite):
         return {"logits": logits, "parameters": parameters}
 
     def outputs(self, case: Case, result: Tensor, arguments: Arguments) -> Outputs:
-        """What stays is one output: a token more or less is no matter of precision."""
+        """Which tokens remain is an output of its own, since it must be equal."""
         return {"kept": result > -math.inf, "out": result}
 
     def tolerance(self, case: Case, output: str) -> Tolerance:
@@ -147,9 +147,10 @@ class Process(OperatorSuite):
 
 
 def _settled(logits: Tensor, given: SamplingParameters) -> Tensor:
-    """Rows [M] whose thresholds are not at the last bits of a mass, or that are all equal.
+    """Which rows [M] keep the same tokens, whatever the rounding.
 
-    The first token always stays, and top_p 1 keeps every one: those are no thresholds.
+    Their thresholds are not near a cumulative mass, or all their logits are equal. The most
+    probable token always remains, and top_p 1 keeps all tokens, so these need no distance.
     """
     usable = torch.isfinite(logits.amax(-1)) & (given.temperature > 1e-30)
     inverse = 1 / given.temperature
@@ -167,7 +168,7 @@ def _settled(logits: Tensor, given: SamplingParameters) -> Tensor:
 
 
 class Sample(OperatorSuite):
-    """The inverse of an integer distribution at a random number of seed, position and purpose."""
+    """`sample`: draws by integer masses, with random numbers of seed, position and purpose."""
 
     operator = "sample"
     row_arguments = ("logprobs", "seeds", "positions")
@@ -193,7 +194,7 @@ class Sample(OperatorSuite):
         return Case.of("sample", facts, dtype="fp32", **more)
 
     def inputs(self, case: Case, generator: torch.Generator) -> Arguments:
-        """Seeds and positions include those of which only the high or the low word is used."""
+        """Seeds and positions include some with only a high or only a low 32-bit word."""
         rows, vocabulary = case.size("rows"), case.size("vocabulary")
         seeds = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=generator)
         positions = torch.randint(0, 2**20, (rows,), generator=generator)
@@ -212,7 +213,11 @@ class Sample(OperatorSuite):
 
     @staticmethod
     def _logprobs(case: Case, rows: int, vocabulary: int, generator: torch.Generator) -> Tensor:
-        """peaked: all on one token, the others at masses below one unit; faint: about one unit."""
+        """Log-probabilities of a value class.
+
+        peaked: one token has nearly all of the mass, the others less than one unit. faint: tokens
+        have masses of about one unit.
+        """
         shape = rows, vocabulary
         if case.values == "peaked":
             faint = torch.where(torch.rand(shape, generator=generator) < 0.5, -25.0, -math.inf)
@@ -239,7 +244,7 @@ class Sample(OperatorSuite):
 
 
 class TopLogprobs(OperatorSuite):
-    """The best tokens of each row and their log-probabilities, which are copies."""
+    """`top_logprobs`: the best tokens of each row, with copies of their log-probabilities."""
 
     operator = "top_logprobs"
     row_arguments = ("logprobs",)
@@ -279,7 +284,7 @@ class TopLogprobs(OperatorSuite):
 
 
 def _rows(rows: list[list[float]], like: Tensor) -> Tensor:
-    """Lists of floats as a tensor shaped and typed like another."""
+    """Lists of floats as a tensor with shape and dtype of another."""
     return torch.tensor(rows, dtype=like.dtype).reshape(like.shape)
 
 

@@ -1,4 +1,4 @@
-"""Cases of `select`: index queries, scores and selection as one step."""
+"""Cases of `select`, the step of index queries, scores and selection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepinfer.model import inverse_frequencies
 
 
 class Select(OperatorSuite):
-    """Entries and candidate blocks that rows choose; class "zeros" leaves nothing but ties."""
+    """`select`: entries and candidate blocks of each row. With class "zeros" all scores tie."""
 
     operator = "select"
     row_outputs = ("indices", "candidates")
@@ -124,7 +124,10 @@ class Select(OperatorSuite):
         }
 
     def facts_of(self, case: Case, call: CallSpec) -> dict[str, Fact]:
-        """A layer without candidates states no block; the case keeps its own, which is not read."""
+        """Facts of a call, without those that are None.
+
+        A layer without candidates has no block size; the case keeps its own, which is not used.
+        """
         facts = super().facts_of(case, call)
         return {name: value for name, value in facts.items() if value is not None}
 
@@ -141,9 +144,10 @@ class Select(OperatorSuite):
         return SELECTED_BF16 if case.dtype == "bf16" else SELECTED_WIDE
 
     def scores(self, case: Case, arguments: Arguments, truth: Operators) -> Outputs:
-        """The reference's index scores, of entries outside of the candidates -inf; and of blocks.
+        """The index scores of the reference, by which another selection is judged.
 
-        The block of the last visible entry stands above all others.
+        Entries outside of the candidate blocks have -inf. Candidates are scored by block, where the
+        block of the last visible entry has +inf.
         """
         seen: list[Tensor] = []
 

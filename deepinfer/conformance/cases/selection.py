@@ -1,4 +1,4 @@
-"""Cases of the attention family, first half: index scores and what is selected by them."""
+"""Cases of `index_scores`, `top` and `best_blocks`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from deepinfer.formats import Scheme, quantise
 from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 COLUMNS = (0, 1, 2, 7, 8, 9, 15, 16, 17, 127, 128, 129)
-"""Around blocks of 4 and 8, tiles of 16 and of 128 columns."""
+"""Numbers of columns around blocks of 4 and 8 and tiles of 16 and 128."""
 
 
 def rows_of(a: Activation, rows: Tensor) -> Activation:
-    """Some rows of an activation, both halves."""
+    """Some rows of an activation, of both halves."""
     quantised = a.quantised
     if quantised is not None:
         quantised = type(quantised)(*(part[rows] for part in quantised))
@@ -43,9 +43,9 @@ def rows_of(a: Activation, rows: Tensor) -> Activation:
 
 
 class IndexScores(OperatorSuite):
-    """Scores of visible entries, rounded as each numeric mode says; -inf for the others.
+    """`index_scores`: scores of visible entries, rounded by numeric mode; -inf for the others.
 
-    Class "spread": the groups of every query and key have scales from 2^-20 to 2^20.
+    With class "spread" the groups of queries and keys have scales from 2^-20 to 2^20.
     """
 
     operator = "index_scores"
@@ -153,7 +153,7 @@ class IndexScores(OperatorSuite):
 
 
 def visible_entries(batch: Batch, ratio: int, seen: str = "causal") -> Tensor:
-    """Entries that each row sees: none, those complete at its position, or all of its sequence."""
+    """The number of entries that each row sees, up to its position or to its sequence's end."""
     if seen == "none":
         return torch.zeros_like(batch.positions)
     if seen == "causal":
@@ -163,12 +163,12 @@ def visible_entries(batch: Batch, ratio: int, seen: str = "causal") -> Tensor:
 
 
 class _Chosen(OperatorSuite):
-    """Selections from given scores. Facts: rows, columns, what is kept."""
+    """Selection by given scores. Facts: rows, columns, and how many are kept."""
 
     nan_argument = "scores"
 
     def scored(self, case: Case, generator: torch.Generator) -> Arguments:
-        """Scores [rows, columns] of a class, and how many each row sees: 0, 1, all, any."""
+        """Scores [rows, columns] of a class, and how many each row sees: 0, 1, all or any."""
         rows, columns = case.size("rows"), case.size("columns")
         visible = torch.randint(0, columns + 1, (rows,), generator=generator)
         for row, count in enumerate((columns, 0, min(1, columns), columns)):
@@ -178,7 +178,7 @@ class _Chosen(OperatorSuite):
         return {"scores": scores, "visible": visible}
 
     def ranges(self, case: Case) -> dict[str, tuple[int, int]]:
-        """Ranges of the call."""
+        """The ranges of rows and length of the call."""
         return {
             "rows": (1, max(1, case.size("rows"))),
             "length": (1, max(1, case.size("columns"))),
@@ -186,7 +186,7 @@ class _Chosen(OperatorSuite):
 
 
 def _scores(values: str, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Scores of a class; "nan_row" has NaN in a tenth of the columns, "equal" one value a row."""
+    """Scores of a class. "nan_row": a tenth of them is NaN. "equal": one value for each row."""
     shape = rows, columns
     if values == "equal":
         return torch.randn(rows, 1, generator=generator).expand(shape).clone()
@@ -200,7 +200,7 @@ CHOSEN_VALUES = ("ties", "equal", "zeros", "nan_row", "infinite", "masked", "lar
 
 
 class Top(_Chosen):
-    """The best entries of each row, the lower of equal ones, never NaN or -inf."""
+    """`top`: the best entries of each row, of equal ones the lower, never NaN or -inf."""
 
     operator = "top"
     row_arguments = ("scores", "visible", "candidates")
@@ -269,7 +269,7 @@ class Top(_Chosen):
 
 
 def candidate_blocks(visible: Tensor, kept: int, size: int, generator: torch.Generator) -> Tensor:
-    """Some blocks [T, kept] of each row's visible entries, ascending, -1 filled."""
+    """Some blocks [T, kept] with visible entries of each row, ascending, filled with -1."""
     found = torch.full((len(visible), kept), -1, dtype=torch.int32)
     for row, count in enumerate(visible.tolist()):
         blocks = -(-count // size)
@@ -279,7 +279,7 @@ def candidate_blocks(visible: Tensor, kept: int, size: int, generator: torch.Gen
 
 
 class BestBlocks(_Chosen):
-    """The best blocks of each row, with the block of the last visible entry."""
+    """`best_blocks`: the best blocks of each row, with that of the last visible entry."""
 
     operator = "best_blocks"
     row_arguments = ("scores", "visible")

@@ -1,4 +1,4 @@
-"""Cases of packed experts: what a pack says of itself, and slots that leave and arrive as bytes."""
+"""Cases of `pack_experts`: the description of a pack, and slots exported and imported."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 KINDS = ("fp4", "bf16", "fp32")
 ROWS = 2
-"""Rows that a slot computes."""
+"""The number of rows that are computed with a slot."""
 
 
 class Published:
-    """Experts that the suite hands to the packer itself, so that it can pack them twice."""
+    """Wraps experts, so that the suite does not pack them before `run` does."""
 
     def __init__(self, experts: tuple[ExpertSource, ...]) -> None:
         self.experts = experts
 
     def stored(self) -> list[Tensor]:
-        """Copies of all stored tensors."""
+        """Copies of all stored tensors of the experts."""
         return [
             part.read()
             for one in self.experts
@@ -55,11 +55,11 @@ class Published:
 
 
 class PackExperts(OperatorSuite):
-    """Packs are described rightly; a slot that moves computes in its new place what it did.
+    """`pack_experts`: a pack describes itself, and a slot computes the same in another place.
 
-    A pack's bytes are a backend's own, so nothing is compared with the reference's: what is
-    compared are properties, each with one right answer. `moved` is the slot that slot 0 is
-    overwritten with; the others must stay.
+    The bytes of a pack are the backend's own, so they are not compared with the reference. The
+    outputs are properties that must hold. moved: the slot whose bytes are imported into slot 0; all
+    other slots must stay as they are.
     """
 
     operator = "pack_experts"
@@ -96,7 +96,7 @@ class PackExperts(OperatorSuite):
         return {"sources": Published(tuple(experts)), "x": x, "moved": count - 1}
 
     def trace(self, case: Case, tracer: Tracer) -> None:
-        """One computation; bytes of slots cannot be compared without values."""
+        """Trace one computation; without values there are no bytes of slots to compare."""
         arguments = World(tracer).place(self.inputs(case, ShapesOnly()))
         packed = tracer.pack_experts(arguments["sources"].experts)
         self._computed(tracer, packed, 0, arguments["x"])
@@ -105,7 +105,7 @@ class PackExperts(OperatorSuite):
         return {"rows": (ROWS, ROWS)}
 
     def run(self, operators: Contract, arguments: Arguments) -> Outputs:
-        """Pack; export all; overwrite slot 0 with another; look at everything again."""
+        """Pack, export all slots, import one of them into slot 0, and look at all of them again."""
         published, x, moved = arguments["sources"], arguments["x"], arguments["moved"]
         stored = published.stored()
         packed = operators.pack_experts(published.experts)

@@ -1,4 +1,4 @@
-"""Shared parts of the suites of row operators: edges, calls, activations."""
+"""What several suites share: numbers of rows, constants of the model, activations."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from deepinfer.formats import Scheme, quantise
 ROWS = {"empty": 0, "one": 1, "tile-1": 15, "tile": 16, "tile+1": 17, "long": 130}
 FEW_ROWS = {"empty": 0, "one": 1, "tile": 16, "tile+1": 17}
 EPS = 1e-20
-"""`rms_norm_eps` of the released model: small on purpose."""
+"""`rms_norm_eps` of the released model, which is unusually small."""
 THETA = 160000.0
-"""`compress_rope_theta` of the released model: of rotations in compressed layers."""
+"""`compress_rope_theta` of the released model, for rotations in compressed layers."""
 FP8 = Scheme.FP8_BLOCK32.value
 
 
 def scheme_of(case: Case) -> Scheme | None:
-    """The block scheme that a case states, or that its numeric mode implies."""
+    """The block scheme of a case: its fact, or else that of its numeric mode; None for none."""
     facts = dict(case.facts)
     name = facts.get("scheme", FP8 if case.numerics == "infer" else None)
     return None if name is None else Scheme(str(name))
 
 
 def activation(x: Tensor, scheme: Scheme | str | None) -> Activation:
-    """Values with their quantised half."""
+    """An activation of x, with its quantised half if there is a scheme."""
     if scheme is None:
         return Activation(x)
     return Activation(x, quantise(x, Scheme(scheme)), Scheme(scheme))
 
 
 def read(a: Activation) -> Tensor:
-    """What a quantised matmul sees of an activation, in its own dtype where that is exact."""
+    """What a quantised matmul reads of an activation, in float32 or float64."""
     if a.quantised is None or a.scheme is None:
         return a.values
     quantised = type(a.quantised)(*(half.detach().cpu() for half in a.quantised))
@@ -43,12 +43,12 @@ def read(a: Activation) -> Tensor:
 
 
 def scheme_number(a: Activation) -> Tensor:
-    """Which scheme an activation names: its place in the list, -1 for none."""
+    """The scheme of an activation, as its place in `Scheme`; -1 for none."""
     return torch.tensor([-1 if a.scheme is None else list(Scheme).index(a.scheme)])
 
 
 def inconsistent(a: Activation) -> Tensor:
-    """Bytes of the quantised half that are not those of the values: [rows]."""
+    """How many bytes of the quantised half of each row [rows] do not fit its values."""
     if a.quantised is None or a.scheme is None:
         return torch.zeros(a.values.shape[0], dtype=torch.int64)
     own = quantise(a.values.detach().cpu(), a.scheme)

@@ -1,8 +1,9 @@
-"""A golden directory: checkpoints with numbers of an independent implementation beside them.
+"""`GoldenData`: a directory of checkpoints with the numbers of an independent implementation.
 
-Layout: `ops.safetensors`, and per checkpoint a folder with `checkpoint/`, `logits.safetensors`,
-`greedy.safetensors`, `ties.json`, `intermediates.*.safetensors`, `dspark.safetensors` and
-`vision.safetensors`, each of them optional. Files and folders may be symbolic links.
+The directory has `ops.safetensors` and a folder for each checkpoint. Such a folder has
+`checkpoint/`, `logits.safetensors`, `greedy.safetensors`, `ties.json`,
+`intermediates.*.safetensors`, `dspark.safetensors` and `vision.safetensors`. All of it is optional,
+and may be symbolic links.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOGITS = "logits.safetensors"
 GREEDY = "greedy.safetensors"
 LAYERS = {compute: f"intermediates.{compute}.safetensors" for compute in COMPUTES}
 LATER = {"draft": "dspark.safetensors", "vision": "vision.safetensors"}
-"""Files of components that are not built yet, by component."""
+"""By component, the file of a component that is not built yet."""
 
 _CHECKPOINT = "checkpoint"
 _MODEL_FILES = {LOGITS, GREEDY, *LAYERS.values(), *LATER.values()}
@@ -33,9 +34,9 @@ _MODEL_FILES = {LOGITS, GREEDY, *LAYERS.values(), *LATER.values()}
 
 @dataclass
 class Tensors:
-    """An open safetensors file that remembers which of its tensors were used.
+    """An open safetensors file that notes which of its tensors were used.
 
-    used: keys that were read, or excused by `mark`. device: where `get` puts what it reads.
+    used: keys that were read with `get` or marked. device: where read tensors are put.
     """
 
     path: Path
@@ -60,19 +61,19 @@ class Tensors:
         return tensor
 
     def peek(self, key: str) -> Tensor:
-        """The same without marking it: the tensor has to be compared elsewhere."""
+        """Read a tensor without marking it, because it is compared elsewhere."""
         self._require(key)
         tensor: Tensor = self.file.get_tensor(key)
         return tensor.to(self.device)
 
     def shape(self, key: str) -> list[int]:
-        """A tensor's shape, without reading or marking it."""
+        """The shape of a tensor, without reading or marking it."""
         self._require(key)
         shape: list[int] = self.file.get_slice(key).get_shape()
         return shape
 
     def rows(self, key: str) -> int:
-        """Length of a tensor's first axis, without reading or marking it."""
+        """The length of a tensor's first axis, without reading or marking it."""
         shape = self.shape(key)
         return shape[0] if shape else 1
 
@@ -81,7 +82,7 @@ class Tensors:
         self.used.update(keys)
 
     def prompts(self, *suffixes: str) -> list[str]:
-        """Names NAME of all keys NAME.suffix, for any of the suffixes, shortest name first."""
+        """The prompts NAME that have a key NAME.suffix with one of the suffixes, shortest first."""
         names = {
             key.removesuffix(f".{suffix}")
             for suffix in suffixes
@@ -91,7 +92,7 @@ class Tensors:
         return sorted(names, key=lambda name: (len(name), name))
 
     def unused(self) -> list[str]:
-        """Keys that nothing compared."""
+        """The keys that are not marked, so that nothing has compared them."""
         return sorted(self.keys - self.used)
 
     def _require(self, key: str) -> None:
@@ -101,10 +102,10 @@ class Tensors:
 
 @dataclass(frozen=True)
 class GoldenModel:
-    """One checkpoint with its numbers.
+    """A checkpoint with its numbers.
 
-    files: open files by name. ties: first tied position by compute and prompt, None without
-    `ties.json`.
+    files: the open files by name. ties: by compute precision and prompt, the first position where
+    two logits tie exactly; None without `ties.json`.
     """
 
     name: str
@@ -114,22 +115,22 @@ class GoldenModel:
 
     @property
     def checkpoint(self) -> Path:
-        """Directory of the published-format checkpoint."""
+        """The directory of the checkpoint, in the published format."""
         return self.directory / _CHECKPOINT
 
     def tensors(self, file: str) -> Tensors | None:
-        """A file of numbers, or None when the directory does not have it."""
+        """A file of numbers; None if the folder does not have it."""
         return self.files.get(file)
 
     def tie(self, compute: str, *prompts: str) -> int | None:
-        """Position of the first exact tie of the prompts, None where no tie is known."""
+        """The position of the first exact tie in these prompts; None where no tie is known."""
         known = (self.ties or {}).get(compute, {})
         return min((known[prompt] for prompt in prompts if prompt in known), default=None)
 
 
 @dataclass(frozen=True)
 class GoldenData:
-    """A golden directory: operator vectors, models, and files that belong to neither."""
+    """A golden directory: operator vectors, models, and other files."""
 
     directory: Path
     vectors: Tensors | None
@@ -138,9 +139,9 @@ class GoldenData:
 
     @classmethod
     def open(cls, directory: str | Path) -> GoldenData:
-        """Open all that is there; UsageError when nothing is, or when something is broken."""
+        """Open all files; UsageError if there are none, or one of them is broken."""
         root = Path(directory)
-        if not os.path.isdir(root):  # False, too, where a parent may not be read
+        if not os.path.isdir(root):  # also False where a parent folder may not be read
             raise UsageError(f"{root} is not a directory of golden data")
         entries = _entries(root)
         top = {name: Tensors.open(path) for name, path in entries.items() if _is_numbers(path)}
@@ -167,16 +168,16 @@ class GoldenData:
         return cls(root, vectors, tuple(models), tuple(strays))
 
     def model(self, name: str) -> GoldenModel | None:
-        """A model by its folder's name."""
+        """The model in the folder `name`; None if there is no such folder."""
         return next((model for model in self.models if model.name == name), None)
 
     def label(self, file: Tensors) -> str:
-        """A file's path inside the directory."""
+        """The path of a file, relative to the directory."""
         return file.path.relative_to(self.directory).as_posix()
 
 
 def _entries(folder: Path) -> dict[str, Path]:
-    """What a folder holds, by name; a link to nothing is an error, not an absent file."""
+    """The contents of a folder by name. UsageError for a broken link, which is no absent file."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -192,7 +193,7 @@ def _is_numbers(path: Path) -> bool:
 
 
 def _model(folder: Path, files: dict[str, Tensors]) -> GoldenModel:
-    """A model with its own files, which are taken out of `files`."""
+    """The model in a folder, whose files are removed from `files`."""
     own = {name: files.pop(name) for name in sorted(_MODEL_FILES & set(files))}
     return GoldenModel(folder.name or folder.resolve().name, folder, own, _ties(folder))
 

@@ -1,4 +1,4 @@
-"""Engram vectors: hash constants, table rows, and the gated injection of a real layer."""
+"""Checks of Engram vectors: hash constants, table rows, and the injection of a whole layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepinfer.model import WeightLoader
 from deepinfer.text import Tokenizer, compressed_token_map
 
 TINY_MODEL = "tiny-a"
-"""The model whose tokenizer and tables the `engram.tiny` vectors were made with."""
+"""The model that the `engram.tiny` vectors were made with: its tokenizer and tables."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class _Settings:
 
 
 def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Hash constants and table rows; those of the tiny model only where its checkpoint is there."""
+    """Check hash constants and table rows; of the tiny model only if its checkpoint is there."""
     yield from _published(operators, vectors)
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
@@ -44,20 +44,23 @@ def check_hashes(data: GoldenData, operators: Contract, vectors: Tensors) -> Ite
 def check_injection(
     data: GoldenData, operators: Contract, vectors: Tensors, compute: str
 ) -> Iterator[Item]:
-    """Lookup, projection and gate of the tiny model's layer, where its checkpoint is there."""
+    """Check look-up, projection and gate of the tiny model's layer, if its checkpoint is there."""
     tiny = data.model(TINY_MODEL)
     if tiny is not None:
         yield from _injection(tiny, operators, vectors, compute)
 
 
 def history(compressed: Tensor, order: int) -> Tensor:
-    """[T] compressed ids, -1 for blocked tokens -> history [T, order], -1 before the start."""
+    """The history [T, order] of compressed ids [T]; -1 before the start.
+
+    Blocked tokens are -1 in both.
+    """
     padded = torch.nn.functional.pad(compressed, (order - 1, 0), value=-1)
     return padded.unfold(0, order, 1).flip(1)
 
 
 def device_hash(operators: Contract, constants: EngramHash, heads: int, pad: int) -> NgramHash:
-    """Hash constants on the device."""
+    """The hash constants as tensors on the device."""
     tensor = operators.tensor
     return NgramHash(
         tensor(constants.multipliers, torch.int64),
@@ -96,7 +99,7 @@ def _published(operators: Contract, vectors: Tensors) -> Iterator[Item]:
 def _rows(
     operators: Contract, hashes: dict[int, EngramHash], compressed: Tensor, heads: int, pad: int
 ) -> Tensor:
-    """Table rows of every layer: [T, layers, columns]."""
+    """The table rows of every layer [T, layers, columns]."""
     order = len(next(iter(hashes.values())).multipliers)
     past = history(compressed, order).to(operators.device)
     return torch.stack(

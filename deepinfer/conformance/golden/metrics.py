@@ -1,6 +1,6 @@
-"""Metrics of the golden check, as its data define them.
+"""Metrics of the golden checks, as the data define them.
 
-NaN on either side gives NaN, and so does a comparison of nothing: no limit is kept by NaN.
+NaN in one of the values gives NaN, and so do empty tensors. NaN is within no limit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ NAN = float("nan")
 
 
 def relative(got: Tensor, want: Tensor) -> Tensor:
-    """RMS of the difference over RMS of the wanted row, per row (first axis): [T] float64.
+    """Relative error of each row [T] float64: RMS of the difference over RMS of the wanted row.
 
-    A wanted row of zeros gives 0 where the got row is zero too, else infinity. Equal infinities
-    differ by nothing; otherwise an infinity on one side gives infinity.
+    A wanted row of zeros gives 0 if the got row is zero too, else infinity. Equal infinities have
+    no difference; any other infinity gives infinity.
     """
     got = got.double().flatten(1)
     want = want.double().flatten(1)
@@ -28,7 +28,7 @@ def relative(got: Tensor, want: Tensor) -> Tensor:
 
 
 def worst(values: Tensor) -> float:
-    """Largest value."""
+    """The largest value."""
     return float(values.max()) if values.numel() else NAN
 
 
@@ -42,26 +42,26 @@ def quantile(values: Tensor, share: float) -> float:
 
 
 def median(values: Tensor) -> float:
-    """Middle value, the mean of two for an even count."""
+    """The median; of an even number of values, the mean of the middle two."""
     return float(values.quantile(0.5)) if values.numel() else NAN
 
 
 def agreement(got: Tensor, want: Tensor) -> float:
-    """Share of rows [T, V] whose highest logit stands at the same place."""
+    """The share of rows [T, V] whose highest logit is at the same place in both."""
     return same_place(got, want.argmax(-1)) if not torch.isnan(want).any() else NAN
 
 
 def same_place(got: Tensor, places: Tensor) -> float:
-    """Share of rows [T, V] whose highest logit stands at the wanted place [T]."""
+    """The share of rows [T, V] whose highest logit is at the wanted place [T]."""
     if not places.numel() or bool(torch.isnan(got).any()):
         return NAN
     return float((got.argmax(-1) == places).double().mean())
 
 
 def bf16_steps(got: Tensor, want: Tensor) -> float:
-    """Largest distance in steps of bf16, counted on the ordered line of all bf16 numbers.
+    """The largest distance of two elements, counted in bf16 numbers from one to the other.
 
-    An infinity is infinitely far from anything but itself.
+    An infinity is infinitely far from everything but itself.
     """
     if not want.numel() or bool(torch.isnan(got).any() | torch.isnan(want).any()):
         return NAN
@@ -76,10 +76,10 @@ def _line(values: Tensor) -> Tensor:
 
 
 def row_steps(got: Tensor, want: Tensor) -> float:
-    """Largest difference in bf16 steps at the magnitude of the element or of its row's RMS.
+    """The largest difference of two elements, in bf16 steps of the element or of its row's RMS.
 
-    For sums of many rounded terms: their error is set by the row, so an element near zero, where
-    the terms cancel, may be many of its own steps off.
+    The larger step counts. This is for sums of many rounded terms, whose error depends on the row:
+    an element near zero, where terms cancel, may be off by many steps of its own.
     """
     if not want.numel():
         return NAN
@@ -90,9 +90,9 @@ def row_steps(got: Tensor, want: Tensor) -> float:
 
 
 def group_share(got: Tensor, want: Tensor, size: int) -> float:
-    """Largest difference as a share of the largest magnitude of its group of `size` channels.
+    """The largest difference, as a share of the largest magnitude in its group of `size` channels.
 
-    For values that went through a block format: how far a code was moved.
+    This is for values in a block format, where it tells how far a code has moved.
     """
     if not want.numel():
         return NAN

@@ -1,4 +1,4 @@
-"""Operator vectors: isolated pieces with inputs and outputs, run through a backend's operators."""
+"""Checks of operator vectors: inputs and outputs of single operators, run on a backend."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ from deepinfer.model import inverse_frequencies
 
 FP32_ABSOLUTE = 1e-5
 DIVISION_SHARE = 0.001
-"""NVFP4 data divide by the scale, the cache multiplies by its reciprocal: exact ties differ."""
+"""The share of NVFP4 elements that may differ.
+
+The data were divided by the scale. The cache multiplies by its reciprocal, which decides some exact
+ties differently.
+"""
 _EPS = 1e-20
 _YARN = YarnConfig(16, 32, 1, 65536)
 _TINY_YARN = YarnConfig(16, 32, 1, 128)
@@ -41,7 +45,7 @@ _TINY_YARN = YarnConfig(16, 32, 1, 128)
 def check_operators(
     data: GoldenData, vectors: Tensors, selected: Selected, computes: tuple[str, ...]
 ) -> Iterator[Item]:
-    """All operator vectors of the precisions that were asked for."""
+    """Check all operator vectors of these compute precisions."""
     backend = selected.create()
     operators = resolve(
         selected.spec.name, backend, reference_for(selected, backend), [], host=host_reference
@@ -61,7 +65,7 @@ def check_operators(
     if "bf16" in computes:
         yield from attempt("ops/swiglu", "bf16", lambda: _swiglu(operators, vectors))
     else:
-        vectors.mark("swiglu.route_weight")  # of bf16 vectors, without a suffix that says so
+        vectors.mark("swiglu.route_weight")  # of bf16 vectors, whose keys have no suffix
 
 
 def _quantisers(operators: Contract, vectors: Tensors, compute: str) -> Iterator[Item]:
@@ -87,7 +91,7 @@ def _quantisers(operators: Contract, vectors: Tensors, compute: str) -> Iterator
 
 
 def _code_measures(values: Tensor, scheme: Scheme, got: Tensor, want: Tensor) -> list[Measure]:
-    """Equal by value; for NVFP4 a few elements may be one code off."""
+    """Measures of dequantised values: equal, but for NVFP4 a few may be off by one code."""
     if scheme is not Scheme.NVFP4:
         return [differing(got, want)]
     apart = codes_apart(values.cpu(), got, want)
@@ -133,7 +137,7 @@ def _rope(operators: Contract, vectors: Tensors, compute: str) -> Iterator[Item]
 
 
 def _angle_checks(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Angles are one float32 product each; at large positions they need exact frequencies."""
+    """Check angles, which are single float32 products and so show any error of a frequency."""
     positions = vectors.get("rope.positions")[0].cpu()
     for kind, frequencies in (
         ("plain", inverse_frequencies(10000.0, 64)),
@@ -168,7 +172,7 @@ def _hyper_connections(operators: Contract, vectors: Tensors, compute: str) -> I
 
 
 def _sinkhorn(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """Through `mix` with a zero projection, whose base is then the matrix."""
+    """Check Sinkhorn by `mix` with a zero projection, whose base is the matrix to balance."""
     matrices = vectors.get("sinkhorn.in")
     streams = matrices.new_ones((1, 4, 32))
     for key, iterations in (("out", 20), ("out_1_iteration", 1)):
@@ -211,7 +215,7 @@ def _swiglu(operators: Contract, vectors: Tensors) -> Iterator[Item]:
 
 
 def _candidates(operators: Contract, vectors: Tensors) -> Iterator[Item]:
-    """The data mark whole kept blocks, entries past the visible length included."""
+    """Check candidate blocks. The data mark whole blocks, with entries that are not visible."""
     scores, visible = vectors.get("candidates.scores"), vectors.get("candidates.visible")
     for size, k in ((4, 1), (8, 3)):
         got = entry_mask(operators.best_blocks(scores, visible, size, k), size, scores.shape[1])

@@ -1,4 +1,4 @@
-"""Small pools and batches for checks of single operators."""
+"""Small pools and batches for checks of single operators, and values read back from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PAGE_TOKENS = 16
 
 
 def single_sequence(operators: Contract, length: int) -> Batch:
-    """A batch of one sequence's positions 0..length-1, all new, in blocks and pages of its own.
+    """A batch of one new sequence with the positions 0..length-1.
 
-    The context group has one block, number 1; the window group has pages 1, 2, ... of 16 tokens.
+    It has context block 1, and window pages 1, 2, ... of 16 tokens.
     """
     pages = max(1, -(-length // PAGE_TOKENS))
     tensor = operators.tensor
@@ -37,7 +37,7 @@ def single_sequence(operators: Contract, length: int) -> Batch:
 def region(
     operators: Contract, format: EntryFormat, width: int, entries: int, group: str = CONTEXT
 ) -> Region:
-    """A pool that holds one region: 2 context blocks, or pages for `entries` window tokens."""
+    """A region in a pool of its own: 2 context blocks, or pages for `entries` window tokens."""
     per_block = entries if group == CONTEXT else PAGE_TOKENS
     blocks = 2 if group == CONTEXT else 1 + -(-entries // PAGE_TOKENS)
     size = format.region_bytes(per_block, width)
@@ -46,7 +46,7 @@ def region(
 
 
 def stored(operators: Contract, format: EntryFormat, values: Tensor) -> Tensor:
-    """Values [T, D] written to a cache and read back."""
+    """The values [T, D], written to a cache and read back."""
     rows = len(values)
     batch = single_sequence(operators, rows)
     place = region(operators, format, values.shape[1], rows)
@@ -63,7 +63,7 @@ def dequantised(activation: Activation) -> Tensor:
 
 
 def codes_apart(values: Tensor, got: Tensor, want: Tensor) -> float:
-    """Largest distance in e2m1 codes between two NVFP4 round trips of the same values [..., n]."""
+    """The largest distance, in e2m1 codes, of two NVFP4 round trips of the same values [..., n]."""
     if bool(torch.isnan(got).any() | torch.isnan(want).any()):
         return NAN
     scales = e4m3.decode(quantise(values, Scheme.NVFP4).scales, torch.float32)

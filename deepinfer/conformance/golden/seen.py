@@ -1,4 +1,4 @@
-"""What the operators of one layer returned, gathered by the names that golden data use."""
+"""`Seen`: collects the results of the operators of a layer by the names of golden data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from deepinfer.formats import Scheme, dequantise
 
 @dataclass
 class Seen:
-    """Results of one layer by name. router_scores [T, E]: what the choice of experts was made by.
+    """The results of one layer by name.
 
-    An operator inside a native step is not seen, and its names are absent.
+    router_scores [T, E]: the scores that experts are chosen by.
+    Operators inside a native step are not seen, so their names are missing.
     """
 
     values: dict[str, Tensor] = field(default_factory=dict)
     router_scores: Tensor | None = None
 
     def record(self, operator: str, arguments: tuple[Any, ...], result: Any) -> None:
-        """Keep a result of an operator, if the data have a name for it."""
+        """Keep the result of an operator if golden data have a name for it."""
         recorder = getattr(self, f"_{operator}", None)
         if recorder is not None:
             recorder(arguments, result)
@@ -35,7 +36,7 @@ class Seen:
             self.values[f"{site}_mix.{part}"] = getattr(result.mix, part)
 
     def _advance(self, arguments: tuple[Any, ...], result: Any) -> None:
-        if "ffn_in" not in self.values:  # a native step: its `enter` was not seen
+        if "ffn_in" not in self.values:  # `advance` is native, so its inner `enter` was not seen
             self._enter(arguments, result)
 
     def _engram(self, arguments: tuple[Any, ...], result: Tensor) -> None:

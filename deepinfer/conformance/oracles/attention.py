@@ -24,7 +24,7 @@ def attend(
     scale: float,
     batch: Batch,
 ) -> Tensor:
-    """Heads [T, A, D] float64, not rounded; zeros for a row that has no key."""
+    """Attended heads [T, A, D] float64, not rounded. A row without any key has zeros."""
     out = torch.zeros(queries.shape, dtype=torch.float64)
     for row in range(batch.num_rows):
         owner = batch.sequence[row]
@@ -44,7 +44,7 @@ def attend(
 
 
 def weight(source: LinearSource) -> Tensor:
-    """float64 values [M, K] of a published matrix: fp8 with a scale per 32 x 32, or plain."""
+    """The float64 values [M, K] of a published matrix: fp8 with a scale per 32 x 32, or plain."""
     stored = source.weight.read()
     if source.scale is None:
         return stored.double()
@@ -62,7 +62,7 @@ def attend_output(
     scheme: Scheme | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The projected rows [T, H] in `dtype` of attended heads [T, A, D]."""
+    """The output rows [T, H] in `dtype` of attended heads [T, A, D]: rotated back and projected."""
 
     def consumed(x: Tensor) -> Tensor:
         if scheme is None:

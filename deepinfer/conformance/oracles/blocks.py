@@ -17,7 +17,7 @@ FLOORS = {Scheme.FP8_BLOCK32: 1e-4, Scheme.MXFP4: 6 * 2.0**-126, Scheme.NVFP4: 6
 
 
 def quantised(x: Tensor, scheme: Scheme) -> Quantised:
-    """Codes and scales of values [..., K]."""
+    """The codes and scales of values [..., K]."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     size = 16 if scheme is Scheme.NVFP4 else 32
     groups = x.to(dtype).reshape(*x.shape[:-1], x.shape[-1] // size, size)
@@ -50,7 +50,7 @@ def smallest_exponent(target: Tensor) -> Tensor:
 
 
 def nearest_e4m3(x: Tensor) -> Tensor:
-    """e4m3 bytes of float64 values, saturating at 448."""
+    """The e4m3 bytes nearest to float64 values, which saturate at 448."""
     size = x.abs().clamp(max=448.0)
     exponent = (torch.frexp(size).exponent - 1).clamp(min=-6)
     step = torch.ldexp(torch.ones_like(size), exponent - 3)
@@ -59,7 +59,7 @@ def nearest_e4m3(x: Tensor) -> Tensor:
 
 
 def nearest_e2m1(x: Tensor) -> Tensor:
-    """e2m1 codes of float64 values, one per element, by comparison with all eight magnitudes."""
+    """The e2m1 codes nearest to float64 values, by comparison with all eight magnitudes."""
     grid = torch.tensor(E2M1, dtype=torch.float64)
     distance = (x.abs().clamp(max=6.0)[..., None] - grid).abs()
     odd = torch.arange(8) % 2

@@ -1,6 +1,6 @@
-"""The compressor and what it feeds, token by token in float64.
+"""The compressor, and the norm and rotation of its results, token by token in float64.
 
-Every value that the contract rounds to the compute precision is rounded here as well. Source: model
+Values are rounded to the compute precision wherever the contract rounds them. Source: model
 specification, sections 3.1, 4.3 and 4.4.
 """
 
@@ -26,7 +26,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 def rope(x: Tensor, positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
-    """The last channels of x [T, D] or [T, A, D], turned in adjacent pairs."""
+    """x [T, D] or [T, A, D] with its last channels rotated in adjacent pairs."""
     out = x.double().clone()
     first = x.shape[-1] - 2 * len(frequencies)
     for pair, frequency in enumerate(frequencies):
@@ -41,9 +41,9 @@ def rope(x: Tensor, positions: Tensor, frequencies: Tensor, dtype: torch.dtype) 
 def compress(
     values: Tensor, gates: Tensor | None, members: Tensor | None, batch: Batch, ratio: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Latents [T, D] float64 (zeros where no group ends), entries [T], and the members left.
+    """Compress a step; returns latents [T, D] float64, entries [T] and the members afterwards.
 
-    members [slots, ring, 2, D] are those before the step.
+    Latents are zero in rows where no group ends. members [slots, ring, 2, D]: before the step.
     """
     left = None if members is None else members.clone()
     latents = torch.zeros(values.shape, dtype=torch.float64)

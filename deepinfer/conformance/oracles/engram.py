@@ -12,7 +12,7 @@ from deepinfer.backend import NgramHash
 
 
 def hashed(history: Tensor, hash: NgramHash) -> Tensor:
-    """Table rows of each token's n-grams, one token, order and head at a time."""
+    """The table rows of the n-grams of each token, one token, order and head at a time."""
     multipliers, primes = hash.multipliers.tolist(), hash.primes.tolist()
     offsets = hash.offsets.tolist()
     rows = []
@@ -42,7 +42,7 @@ def injected(
     eps: float,
     blocked: Tensor,
 ) -> Tensor:
-    """Streams with the gated memory added."""
+    """The streams with the gated memory added."""
     count, width = streams.shape[1:]
     x = streams.double()
     parts = memory.double().reshape(-1, count + 1, width)

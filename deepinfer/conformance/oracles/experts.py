@@ -1,6 +1,6 @@
 """The mixture of experts by its formulas, a row at a time and in float64.
 
-Values are rounded where the model specification rounds them (7.1 to 7.3) and nowhere else.
+Values are rounded where the model specification rounds them (sections 7.1 to 7.3), not elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def score(logit: float) -> float:
 def route(
     logits: Tensor, bias: Tensor, image_bias: Tensor, image_mask: Tensor, k: int, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """ids [T, k] int32 and weights [T, k] float64 of logits [T, E] without NaN."""
+    """The chosen ids [T, k] int32 and weights [T, k] float64 for logits [T, E] without NaN."""
     ids, weights = [], []
     for row, image in zip(logits.tolist(), image_mask.tolist(), strict=True):
         added = (image_bias if image else bias).tolist()
@@ -48,7 +48,7 @@ def route(
 
 
 def through_fp8(x: Tensor) -> Tensor:
-    """Values [..., n] as a reader of their FP8 blocks of 32 channels sees them, float64."""
+    """Values [..., n] after a round trip through FP8 blocks of 32 channels, float64."""
     return block_values(quantised(x, Scheme.FP8_BLOCK32), Scheme.FP8_BLOCK32)
 
 
@@ -62,14 +62,14 @@ def gated(gate: Tensor, up: Tensor, limit: float, weights: Tensor | None) -> Ten
 
 
 def consumed(a: Activation, kind: str) -> Tensor:
-    """What a matmul with weights of a kind reads of its input, in float64."""
+    """The float64 values that a matmul with weights of this kind reads of its input."""
     if a.quantised is None or kind not in ("fp8", "fp4"):
         return a.values.double()
     return through_fp8(a.values.to(accumulation_dtype(a.dtype)))
 
 
 class Matrices(NamedTuple):
-    """An expert's three matrices in float64, and whether their inputs are quantised in INFER."""
+    """The three matrices of an expert in float64, and whether INFER quantises their inputs."""
 
     w1: Tensor
     w2: Tensor
@@ -78,7 +78,7 @@ class Matrices(NamedTuple):
 
     @classmethod
     def of(cls, source: ExpertSource, dtype: torch.dtype) -> Matrices:
-        """Decode a published expert."""
+        """Decode the matrices of a published expert."""
         w1, w2, w3 = (weight_for(part, dtype) for part in (source.w1, source.w2, source.w3))
         return cls(w1, w2, w3, source.w1.kind in ("fp8", "fp4"))
 
@@ -91,7 +91,7 @@ def expert(
     numerics: Numerics,
     dtype: torch.dtype,
 ) -> Tensor:
-    """One expert's output of rows x [n, H] float64, rounded to the compute precision."""
+    """The outputs of one expert for rows x [n, H] float64, rounded to the compute precision."""
     gate = (x @ matrices.w1.T).to(dtype)
     up = (x @ matrices.w3.T).to(dtype)
     hidden = gated(gate, up, limit, weights)
@@ -109,7 +109,7 @@ def experts(
     limit: float,
     numerics: Numerics,
 ) -> Tensor:
-    """Outputs [T, k, H] of every (row, choice) pair, each pair by itself."""
+    """The outputs [T, k, H] of all (row, choice) pairs, each computed alone."""
     rows, k = routing.ids.shape
     out = torch.zeros(rows, k, a.values.shape[-1], dtype=a.dtype)
     x = consumed(a, sources[0].w1.kind)
@@ -123,10 +123,10 @@ def experts(
 
 
 def combine(outputs: Tensor, ids: Tensor, shared: Tensor, numerics: Numerics) -> Tensor:
-    """Sum of a row's outputs [T, k, H] in ascending order of expert, then the shared one [T, H].
+    """Sum of each row's outputs [T, k, H] in ascending order of expert, then the shared [T, H].
 
-    Every addition is made in float64 and rounded to the precision of sums, which is what a single
-    float32 addition gives.
+    Every addition is made in float64 and rounded to the precision of sums. For float32 this equals
+    an addition in float32.
     """
     dtype = shared.dtype
     wide = accumulation_dtype(dtype)

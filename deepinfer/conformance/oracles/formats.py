@@ -1,4 +1,4 @@
-"""Byte formats by search: the nearest of all code values, scales by exact arithmetic.
+"""Byte formats by search: each code is the nearest of all code values; scales are exact.
 
 Source: model specification, sections 4.9 and 5.1 to 5.4.
 """
@@ -22,7 +22,10 @@ NAN = float("nan")
 
 
 def encode(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
-    """Codes and scales, uint8, of x [M, width]: arithmetic in float32, in float64 for float64."""
+    """The codes and scales, both uint8, of x [M, width].
+
+    Arithmetic is in float32, for float64 values in float64.
+    """
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     groups = torch.unflatten(x.to(wide), 1, (-1, scheme.group_size))
     grid = E4M3 if scheme is Scheme.FP8_BLOCK32 else E2M1
@@ -56,7 +59,7 @@ def encode(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
 
 
 def decode(codes: Tensor, scales: Tensor, scheme: Scheme) -> Tensor:
-    """float64 values [M, width] of codes [M, bytes] and scales [M, groups]."""
+    """The float64 values [M, width] of codes [M, bytes] and scales [M, groups]."""
     codes, scales = codes.long(), scales.long()
     if scheme is Scheme.FP8_BLOCK32:
         size = torch.cat((E4M3, E4M3.new_tensor([NAN])))[codes % 128]
@@ -74,16 +77,16 @@ def decode(codes: Tensor, scales: Tensor, scheme: Scheme) -> Tensor:
 
 
 def bf16(x: Tensor) -> Tensor:
-    """float64 values rounded once to 8 significant bits, ties to even, still in float64."""
+    """float64 values rounded to bf16 (8 significant bits, ties to even), kept in float64."""
     mantissa, exponent = torch.frexp(x)
     rounded = torch.ldexp(torch.round(mantissa * 256), exponent - 8)
     return torch.where(torch.isfinite(x) & (x != 0), rounded, x)
 
 
 def _nearest(x: Tensor, grid: Tensor) -> Tensor:
-    """Number of the nearest grid value of each x >= 0; of two at equal distance, the even one."""
+    """The index of the grid value nearest to each x >= 0; of two equally near, the even index."""
     distance = (x.clamp(max=float(grid[-1])).unsqueeze(-1) - grid).abs()
-    low = distance.argmin(-1)  # the first of equal ones
+    low = distance.argmin(-1)  # argmin returns the first of equal ones
     high = (low + 1).clamp(max=len(grid) - 1)
     tied = distance.gather(-1, low.unsqueeze(-1)) == distance.gather(-1, high.unsqueeze(-1))
     return torch.where(tied.squeeze(-1) & (low % 2 == 1), high, low)

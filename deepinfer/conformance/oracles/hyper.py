@@ -9,7 +9,7 @@ from deepinfer.backend import Mix, MixSite
 
 
 def predicted(streams: Tensor, site: MixSite) -> Mix:
-    """The mix of a site from streams [T, S, H]."""
+    """The mix that a site computes from streams [T, S, H]."""
     count = streams.shape[1]
     flat = streams.double().flatten(1)
     mixed = flat @ site.fn.double().T
@@ -25,7 +25,7 @@ def predicted(streams: Tensor, site: MixSite) -> Mix:
 
 
 def balanced(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    """Sinkhorn: rows, then columns, `iterations` times; the first pass over rows is a softmax."""
+    """Sinkhorn: normalises rows, then columns, `iterations` times; the first time by softmax."""
     matrix = torch.softmax(logits, 2) + eps
     for turn in range(iterations):
         if turn:
@@ -35,12 +35,12 @@ def balanced(logits: Tensor, iterations: int, eps: float) -> Tensor:
 
 
 def collapsed(streams: Tensor, pre: Tensor) -> Tensor:
-    """Streams [T, S, H] read by pre [T, S]."""
+    """The sum of streams [T, S, H] weighted by pre [T, S]."""
     return torch.einsum("ts,tsh->th", pre.double(), streams.double()).to(streams.dtype)
 
 
 def expanded(out: Tensor, streams: Tensor, mix: Mix) -> Tensor:
-    """Streams after a sub-layer's output [T, H]."""
+    """The streams after the output [T, H] of a sub-layer is written into them."""
     kept = torch.einsum("tmn,tmh->tnh", mix.comb.double(), streams.double())
     written = torch.einsum("tn,th->tnh", mix.post.double(), out.double())
     return (kept + written).to(streams.dtype)

@@ -1,8 +1,8 @@
-"""Where an entry's bytes stand, entry by entry, and what they hold.
+"""Where the bytes of cache entries are, entry by entry, and which values they hold.
 
-Source: model specification, sections 5.2 to 5.4; the design, "Cache". In a window page and in the
-main part of a context block an entry's codes are followed by its scales; the index part holds the
-codes of all entries, then the scales of all.
+In a window page and in the main part of a context block, the codes of an entry are followed by its
+scales. The index part has the codes of all entries, then the scales of all. Source: model
+specification, sections 5.2 to 5.4; docs/structure.md, "Cache".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GROUP = {"window": 32, "main": 16, "index": 32}
 
 
 def block_numbers(region: Region, batch: Batch, sequence: Tensor, entries: Tensor) -> Tensor:
-    """Pool block of each (sequence, entry) [M]; 0 where there is none."""
+    """The pool block of each pair of sequence and entry [M]; 0 where there is none."""
     table = batch.context if region.group == "context" else batch.window
     found = []
     for owner, entry in zip(sequence.tolist(), entries.tolist(), strict=True):
@@ -32,7 +32,7 @@ def block_numbers(region: Region, batch: Batch, sequence: Tensor, entries: Tenso
 
 
 def byte_columns(region: Region, entries: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns of the pool that hold the codes [M, c] and the scales [M, s] of entries."""
+    """The columns of a pool with the codes [M, c] and with the scales [M, s] of entries."""
     kind = region.format.name
     codes = region.width // _CODES_PER_BYTE[kind]
     scales = region.width // _GROUP[kind]
@@ -50,7 +50,7 @@ def byte_columns(region: Region, entries: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read(region: Region, batch: Batch, sequence: Tensor, entries: Tensor) -> Tensor:
-    """float64 values [M, width] of entries; zeros where there is none."""
+    """The float64 values [M, width] of entries; zeros where there is none."""
     blocks = block_numbers(region, batch, sequence, entries)
     codes, scales = byte_columns(region, entries)
     data = region.pool.data.cpu()
@@ -60,9 +60,9 @@ def read(region: Region, batch: Batch, sequence: Tensor, entries: Tensor) -> Ten
 
 
 def touched(region: Region, batch: Batch, sequence: Tensor, entries: Tensor) -> Tensor:
-    """Mask [num_blocks, stride] of the bytes that storing these entries may change.
+    """The mask [num_blocks, stride] of bytes that may change when these entries are stored.
 
-    Those of the entries, and block 0, which is nobody's.
+    These are the bytes of the entries, and those of block 0, which no sequence has.
     """
     mask = torch.zeros(region.pool.data.shape, dtype=torch.bool)
     blocks = block_numbers(region, batch, sequence, entries).unsqueeze(-1)

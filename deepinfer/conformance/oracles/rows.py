@@ -15,12 +15,12 @@ from deepinfer.formats import Scheme
 
 
 def product(a: Activation, w: LinearSource, out: torch.dtype) -> Tensor:
-    """a [T, K] times a published matrix [M, K] transposed."""
+    """The product [T, M] of a [T, K] and a published matrix [M, K], transposed."""
     return (consumed(a, w.kind) @ weight_for(w, out).T).to(out)
 
 
 def grouped_product(a: Activation, w: LinearSource, out: torch.dtype) -> Tensor:
-    """a [T, G, K] times the block of rows of each group: [T, G, M]."""
+    """The products [T, G, M] of a [T, G, K] and, for each group, its block of matrix rows."""
     x = consumed(a, w.kind)
     groups = x.shape[1]
     weight = weight_for(w, out)
@@ -29,7 +29,7 @@ def grouped_product(a: Activation, w: LinearSource, out: torch.dtype) -> Tensor:
 
 
 def weight_for(w: LinearSource, out: torch.dtype) -> Tensor:
-    """The weight as float64; float32 goes through bf16 where the output is bf16."""
+    """The weight as float64; a float32 weight is rounded to bf16 where the output is bf16."""
     if w.kind == "fp32" and out == torch.bfloat16:
         return w.weight.read().bfloat16().double()
     return stored_matrix(w)
@@ -43,14 +43,14 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def block_scaled(x: Tensor, scheme: Scheme | None) -> Activation:
-    """An activation with its quantised half."""
+    """An activation of x with its quantised half."""
     if scheme is None:
         return Activation(x)
     return Activation(x, quantised(x, scheme), scheme)
 
 
 def rotated(x: Tensor, positions: Tensor, frequencies: Tensor, inverse: bool) -> Tensor:
-    """x with its last channels as complex numbers times e^(i angle); the angle is a float32."""
+    """x with its last channels, as complex numbers, times e^(i angle); the angle is a float32."""
     count = 2 * frequencies.shape[0]
     angle = (positions.float()[:, None] * frequencies.float()).double()
     turn = torch.polar(torch.ones_like(angle), -angle if inverse else angle)

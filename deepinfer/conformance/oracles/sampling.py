@@ -31,7 +31,7 @@ def mass(logprob: float) -> int:
 
 
 def log_softmax(values: list[float]) -> list[float]:
-    """Rounded to float32 once; -inf stays."""
+    """Log-probabilities, rounded to float32 once; -inf stays."""
     with localcontext(PRECISION):
         top = Decimal(max(values))
         total = sum(((Decimal(v) - top).exp() for v in values if v != -math.inf), Decimal(0))
@@ -42,7 +42,7 @@ def log_softmax(values: list[float]) -> list[float]:
 def process(
     logits: list[float], temperature: float, top_p: float, top_k: int, min_p: float
 ) -> list[float]:
-    """One row of float32 logits to processed log-probabilities."""
+    """The processed log-probabilities of one row of float32 logits."""
     size = len(logits)
     if any(math.isnan(x) or x == math.inf for x in logits) or max(logits) == -math.inf:
         return [math.nan] * size
@@ -57,7 +57,7 @@ def process(
 
 
 def _survivors(z: list[float], top_p: float, top_k: int, min_p: float) -> set[int]:
-    """Tokens that top-p, then top-k, then min-p leave."""
+    """The tokens that remain after top-p, then top-k, then min-p."""
     masses = [mass(logprob) for logprob in log_softmax(z)]
     limit = (int(Decimal(top_p) * (1 << MASS_BITS)) * sum(masses)) >> MASS_BITS
     survivors: list[int] = []
@@ -97,7 +97,7 @@ def sample(logprobs: list[float], seed: int, position: int, purpose: int) -> int
 
 
 def drawn(masses: list[int], random: int) -> int:
-    """The token of a 64-bit random number among integer masses; -1 where all are 0."""
+    """The token that a 64-bit random number draws from integer masses; -1 where all are 0."""
     u = random * sum(masses) >> 64
     reached = 0
     for token, m in enumerate(masses):
@@ -108,7 +108,7 @@ def drawn(masses: list[int], random: int) -> int:
 
 
 def mask(logits: list[float], words: list[int]) -> list[float]:
-    """-inf where a token's bit is 0; words are signed 32-bit numbers."""
+    """The logits with -inf for tokens whose bit is 0. words: signed 32-bit numbers."""
     return [
         logit if words[t // MASK_BITS] % WORD >> t % MASK_BITS & 1 else -math.inf
         for t, logit in enumerate(logits)

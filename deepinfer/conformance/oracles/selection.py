@@ -1,4 +1,4 @@
-"""Index scores and selection row by row, in exact arithmetic where the rule rounds.
+"""Index scores and selection, row by row; sums are exact and rounded where the rule rounds.
 
 Source: model specification, sections 4.5 and 4.6.
 """
@@ -57,7 +57,7 @@ def index_scores(
 
 
 def _lanes(terms: Tensor, weights: Tensor) -> Tensor:
-    """Heads h = lane (mod 4) in ascending order, each step rounded to bf16 once."""
+    """Sum the heads of each lane, h mod 4, in ascending order; each step is rounded to bf16."""
     lanes = [torch.zeros_like(terms[0]) for _ in range(4)]
     for head in range(len(terms)):
         lanes[head % 4] = bf16(terms[head] * weights[head] + lanes[head % 4])
@@ -65,7 +65,7 @@ def _lanes(terms: Tensor, weights: Tensor) -> Tensor:
 
 
 def top(scores: Tensor, visible: Tensor, k: int, candidates: Tensor | None, size: int) -> Tensor:
-    """The k best of each row by sorting (score descending, column ascending)."""
+    """The k best entries of each row, sorted by score descending, then column ascending."""
     found = []
     for row, values in enumerate(scores.tolist()):
         allowed = range(min(len(values), int(visible[row])))
@@ -79,7 +79,7 @@ def top(scores: Tensor, visible: Tensor, k: int, candidates: Tensor | None, size
 
 
 def best_blocks(scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
-    """The k best blocks of each row; the one of the last visible entry is always among them."""
+    """The k best blocks of each row, always with the block of the last visible entry."""
     found = []
     for row, values in enumerate(scores.tolist()):
         count = min(len(values), int(visible[row]))
@@ -95,7 +95,10 @@ def best_blocks(scores: Tensor, visible: Tensor, size: int, k: int) -> Tensor:
 
 
 def _best(scores: dict[int, float], k: int) -> list[int]:
-    """Keys of the k highest scores above -inf, ascending, -1 filled; the lower of equal ones."""
+    """The keys of the k highest scores above -inf, ascending, filled with -1.
+
+    Of equal scores the lower key is kept.
+    """
     kept = [key for key, score in scores.items() if score > -INF]
     chosen = sorted(sorted(kept, key=lambda key: (-scores[key], key))[:k])
     return chosen + [-1] * (k - len(chosen))

@@ -1,4 +1,4 @@
-"""Published matrices and activations as float64, decoded by PyTorch's own 8-bit types.
+"""The float64 values of published matrices and activations, decoded by PyTorch's 8-bit types.
 
 Source: model specification, section 2.3.
 """
@@ -16,26 +16,26 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def e4m3(codes: Tensor) -> Tensor:
-    """Values of e4m3 bytes."""
+    """The values of e4m3 bytes."""
     return codes.view(torch.float8_e4m3fn).double()
 
 
 def power_of_two(scales: Tensor) -> Tensor:
-    """Values of ue8m0 bytes: 2^(byte - 127), NaN for 255."""
+    """The values of ue8m0 bytes: 2^(byte - 127), NaN for 255."""
     exponents = scales.to(torch.int32) - 127
     values = torch.ldexp(torch.ones(scales.shape, dtype=torch.float64), exponents)
     return torch.where(scales == 255, torch.full_like(values, float("nan")), values)
 
 
 def e2m1_pairs(packed: Tensor) -> Tensor:
-    """Values of packed e2m1 bytes [..., n / 2] -> [..., n]; the even one in the low nibble."""
+    """The values [..., n] of packed e2m1 bytes [..., n / 2]; even ones are in the low nibble."""
     values = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=torch.float64)
     wide = packed.to(torch.int64)
     return torch.stack((values[wide % 16], values[wide // 16]), -1).flatten(-2)
 
 
 def stored_matrix(source: LinearSource, *, per_row: bool = False) -> Tensor:
-    """A published matrix or table as float64 [M, K]. per_row: scales of a table's rows."""
+    """A published matrix or table as float64 [M, K]. per_row: scales are per row, as in tables."""
     weight = source.weight.read()
     if source.scale is None:
         return weight.double()
@@ -49,7 +49,7 @@ def stored_matrix(source: LinearSource, *, per_row: bool = False) -> Tensor:
 
 
 def block_values(quantised: Quantised, scheme: Scheme) -> Tensor:
-    """What a reader of block-quantised bytes sees, as float64."""
+    """The float64 values of block-quantised bytes."""
     if scheme is Scheme.FP8_BLOCK32:
         values, factors, size = e4m3(quantised.codes), power_of_two(quantised.scales), 32
     elif scheme is Scheme.MXFP4:
@@ -60,7 +60,7 @@ def block_values(quantised: Quantised, scheme: Scheme) -> Tensor:
 
 
 def consumed(a: Activation, kind: str) -> Tensor:
-    """The half of an activation that a matmul with a weight of this kind reads, as float64."""
+    """The half of an activation that a matmul with weights of this kind reads, as float64."""
     if kind in ("fp8", "fp4") and a.quantised is not None and a.scheme is not None:
         return block_values(a.quantised, a.scheme)
     return a.values.double()
