@@ -48,7 +48,9 @@ Model = Annotated[
 ]
 Numerics = Annotated[str, typer.Option(help="auto, ref or infer.")]
 Compute = Annotated[str, typer.Option(help="bf16; fp32 or fp64 to debug.")]
-Rounds = Annotated[int, typer.Option(help="Turns that what is compared takes; 4 or more.")]
+Rounds = Annotated[
+    int, typer.Option(help="Rounds in which the compared cases take turns; 4 or more.")
+]
 Threads = Annotated[
     int | None, typer.Option(help="Threads of torch on the host; default: torch's own.")
 ]

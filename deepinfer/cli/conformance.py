@@ -49,11 +49,11 @@ def conformance(
     ] = 1,
     limit: Annotated[float, typer.Option("--limit", help="Seconds that a case may take.")] = 120.0,
     perf: Annotated[
-        bool, typer.Option("--perf", help="Time the cases; hold them against the device's limits.")
+        bool, typer.Option("--perf", help="Time the cases and compare with the device's limits.")
     ] = False,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option("--compare", help="Two reports: say what changed, run nothing."),
+        typer.Option("--compare", help="Compare two reports instead of running cases."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from deepinfer.settings import environment
 def golden(
     directory: Annotated[
         str | None,
-        typer.Argument(help="Directory laid out like the golden data; or DEEPINFER_GOLDEN_DIR."),
+        typer.Argument(help="Directory with golden data; default: DEEPINFER_GOLDEN_DIR."),
     ] = None,
     accelerator: Accelerator = None,
     mode: Mode = None,

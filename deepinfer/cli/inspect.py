@@ -22,8 +22,12 @@ def inspect(
         ),
     ] = None,
     calls: Annotated[bool, typer.Option("--calls", help="List the operator calls.")] = False,
-    numerics: Annotated[str, typer.Option(help="auto, ref or infer: of the calls.")] = "auto",
-    compute: Annotated[str, typer.Option(help="bf16, fp32 or fp64: of the calls.")] = "bf16",
+    numerics: Annotated[
+        str, typer.Option(help="Numeric mode of the calls: auto, ref or infer.")
+    ] = "auto",
+    compute: Annotated[
+        str, typer.Option(help="Compute precision of the calls: bf16, fp32 or fp64.")
+    ] = "bf16",
     accelerator: Accelerator = None,
     mode: Mode = None,
     revision: Revision = None,

@@ -159,7 +159,7 @@ def render(inspection: Inspection, extra: Sequence[Section] = ()) -> str:
 
 
 def _table(section: Section) -> str:
-    """Title and rows as text. A third or later last column is free text, aligned to the left."""
+    """Title and rows as text. The last of three or more columns is aligned to the left."""
     columns = max((len(row) for row in section.rows), default=0)
     widths = [
         max((len(row[i]) for row in section.rows if i < len(row)), default=0)

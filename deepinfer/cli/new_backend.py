@@ -10,9 +10,9 @@ import typer
 
 
 def new_backend(
-    name: Annotated[str, typer.Argument(help="Of the backend: a lower-case identifier.")],
+    name: Annotated[str, typer.Argument(help="Name of the backend, a lower-case identifier.")],
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="For its project; absent or empty.")
+        str, typer.Argument(metavar="DIR", help="Directory of the project; absent or empty.")
     ],
 ) -> None:
     """Write the project of a new backend, which can be installed and has one operator."""

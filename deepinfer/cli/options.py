@@ -21,7 +21,7 @@ AllowNull = Annotated[
     ),
 ]
 Grace = Annotated[
-    float, typer.Option("--grace", help="Seconds that a signal leaves for partial results.")
+    float, typer.Option("--grace", help="Seconds between a signal and the end of the process.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Mode = Annotated[str | None, typer.Option("--mode", help="Mode of the backend.")]

@@ -3,7 +3,7 @@
 Each line of the file is written and flushed as a whole; a run that was killed leaves at most one
 torn line at the end. A result belongs to an input line if its `index` and `digest` are those of the
 line. With --resume, lines are computed again whose result failed, was cut short by a signal, or
-belongs to another text of the line; the old results of such lines are dropped.
+belongs to a line that has changed; the old results of such lines are dropped.
 """
 
 from __future__ import annotations

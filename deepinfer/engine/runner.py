@@ -155,7 +155,7 @@ class ModelRunner:
         return self.backbone.numerics
 
     def new_table(self) -> SequenceTable:
-        """An empty table for the sequences of one engine, with a row for every slot."""
+        """An empty table for the sequences of one engine."""
         return SequenceTable(
             len(self.cache.length), self.sizes.max_model_len, self.config.eos_token_id
         )

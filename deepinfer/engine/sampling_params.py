@@ -51,7 +51,8 @@ class SamplingParams:
     of that many best tokens, 0 to 1000. prompt_logprobs: also those of the prompt's tokens.
 
     Three names are the vendor engine's. seq_seed is read as seed. so_args asks for structured
-    output, which is not built yet. eos_id must be the end-of-sentence id of the checkpoint.
+    output, which is not built yet. eos_id must be None or 0, because the end-of-sentence id is that
+    of the checkpoint.
     """
 
     temperature: float = 1.0

@@ -37,7 +37,7 @@ from deepinfer.formats.dtypes import COMPUTE_DTYPES
 
 
 class Compress(OperatorSuite):
-    """Tokens are merged to groups across steps; a step writes its own members to the ring only."""
+    """`compress`: merges tokens to groups across steps; a step writes only its own to the ring."""
 
     operator = "compress"
     row_arguments = ("values", "gates")
