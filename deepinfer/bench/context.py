@@ -71,7 +71,7 @@ class Context:
         options = EngineOptions(
             numerics=self.numerics,
             compute=self.compute,
-            max_model_len=max(lengths) + steps,
+            max_model_len=max(lengths) + 1 + steps,
             max_num_seqs=len(lengths),
             max_num_batched_tokens=max(PIECE, len(lengths)),
             num_blocks=sum(-(-(length + steps) // BLOCK_TOKENS) for length in lengths),
@@ -101,10 +101,10 @@ class Context:
     def _lengths(self) -> tuple[int, ...]:
         """The lengths to measure; UsageError where the model has too few positions."""
         if self.lengths is not None:
-            steps = WARM_STEPS + self.rounds
-            check_length(self.model, max(self.lengths) + steps, "--lengths and --rounds")
+            needed = max(self.lengths) + 1 + WARM_STEPS + self.rounds
+            check_length(self.model, needed, "--lengths and --rounds")
             return self.lengths
-        limit = positions_of(self.model) + 1 - WARM_STEPS - self.rounds
+        limit = positions_of(self.model) - WARM_STEPS - self.rounds
         fitting = [length for length in DEFAULT_LENGTHS if length < limit]
         longest = min(limit - 1, DEFAULT_LENGTHS[-1])
         lengths = tuple(sorted({*fitting, longest}))
@@ -148,6 +148,7 @@ def decoding_engine(runner: ModelRunner, length: int, steps: int) -> Engine:
 
 def step_seconds(engine: Engine) -> float:
     """Time of the engine's next decode step, whose context is one token longer."""
+    assert engine.has_work, "the sequence has ended: this would time an empty step"
     started = time.perf_counter()
     finished = engine.step()
     engine.runner.operators.synchronise()

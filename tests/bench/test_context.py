@@ -54,12 +54,12 @@ def test_recorded_calls_are_the_index_operators_of_a_step(small_runner: ModelRun
 
 
 def test_default_lengths_end_where_the_model_does(small_directory: Path) -> None:
-    assert Context(str(small_directory))._lengths() == (1024, 4090)
+    assert Context(str(small_directory))._lengths() == (1024, 4089)
 
 
 def test_too_long_a_context_is_refused(small_directory: Path) -> None:
     context = Context(str(small_directory), (32, 4096))
-    with pytest.raises(UsageError, match=r"4102 positions and .* has 4096"):
+    with pytest.raises(UsageError, match=r"4103 positions and .* has 4096"):
         context.run(select_backend(REFERENCE))
 
 
