@@ -24,10 +24,12 @@ def check_declarations(backend: Backend, who: str) -> None:
     """BackendContractError where a backend declares what the contract does not have.
 
     Checked are the names in `batch_invariant` and `nondeterministic`, methods marked with
-    `primitive` or `step`, and methods that have the arguments of an operator and nearly its name.
-    who: the backend with its origin, for the message.
+    `primitive` or `step`, methods that have the arguments of an operator and nearly its name, and
+    the arguments of the operators that it overrides. who: the backend with its origin, for the
+    message.
     """
-    for message in (*_promises(backend), *_methods(type(backend))):
+    cls = type(backend)
+    for message in (*_promises(backend), *_methods(cls), *_overrides(cls)):
         raise BackendContractError(f"{who}: {message}")
 
 
@@ -63,6 +65,36 @@ def _methods(cls: type[Backend]) -> Iterator[str]:
                 f"none of that name, so it would never be called; {_expected(name)}. Start the "
                 "name of a helper with an underscore"
             )
+
+
+def _overrides(cls: type[Backend]) -> Iterator[str]:
+    for name in sorted(OPERATORS):
+        function = inspect.getattr_static(cls, name)
+        if function is inspect.getattr_static(Backend, name) or not inspect.isfunction(function):
+            continue
+        if not _takes(function, _arguments(getattr(Backend, name))):
+            where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+            expected = ", ".join(_arguments(getattr(Backend, name)))
+            yield (
+                f"operator {name!r} ({where}) takes ({', '.join(_arguments(function))}), the "
+                f"contract's takes ({expected}); take these arguments in this order, and give any "
+                "others a default"
+            )
+
+
+def _takes(function: Any, expected: list[str]) -> bool:
+    """Can a function be called with these arguments by place and by name?"""
+    parameters = list(inspect.signature(function).parameters.values())
+    for place, parameter in enumerate(parameters):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return True  # it takes what comes, and looks at it itself
+        named = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if place < len(expected):
+            if not named or parameter.name != expected[place]:
+                return False
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            return False
+    return len(parameters) >= len(expected)
 
 
 def _misspelt(name: str, function: Any) -> bool:

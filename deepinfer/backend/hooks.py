@@ -16,7 +16,8 @@ from deepinfer.backend.base import Backend
 PROJECT = "deepinfer"
 ENTRY_POINT_GROUP = "deepinfer.backends"
 CONTRACT_VERSION = (0, 1)
-"""(major, minor) of this contract. A newer minor only adds operators with default bodies."""
+"""(major, minor) of this contract. While major is 0, a backend needs the same minor; later a newer
+minor only adds operators with default bodies."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

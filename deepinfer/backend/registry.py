@@ -170,7 +170,11 @@ def _checked(name: str, spec: object) -> BackendSpec:
 
 
 def _check_version(spec: BackendSpec) -> None:
-    """Require the same major version. An older minor only lacks operators with default bodies."""
+    """Require a contract that this core serves.
+
+    While the major version is 0, a minor version may change signatures, so only the same one will
+    do. From 1.0 on an older minor version lacks operators with default bodies and nothing else.
+    """
     try:
         major, minor = (int(part) for part in spec.contract_version)
     except (TypeError, ValueError):
@@ -179,10 +183,15 @@ def _check_version(spec: BackendSpec) -> None:
             "expected (major, minor)"
         ) from None
     theirs, ours = f"{major}.{minor}", ".".join(str(part) for part in CONTRACT_VERSION)
+    unlike = ""
     if major != CONTRACT_VERSION[0]:
+        unlike = "another major version"
+    elif major == 0 and minor != CONTRACT_VERSION[1]:
+        unlike = "another minor version, while the major version is 0,"
+    if unlike:
         raise BackendContractError(
             f"backend {spec.name!r} was built for operator contract {theirs}, this DeepInfer has "
-            f"{ours}: another major version cannot be used; install a matching {spec.distribution}"
+            f"{ours}: {unlike} cannot be used; install a matching {spec.distribution}"
         )
     if minor > CONTRACT_VERSION[1]:
         raise BackendContractError(

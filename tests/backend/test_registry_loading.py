@@ -72,16 +72,30 @@ def test_another_major_version_is_refused_with_both(
     assert "Traceback" not in chip.error
 
 
-def test_newer_minor_version_asks_for_an_update(install: Install) -> None:
-    newer = (MAJOR, MINOR + 1)
-    chip = loaded(install, entry("chip", answer=spec("chip", contract_version=newer)))
-    assert f"needs operator contract {MAJOR}.{MINOR + 1}" in chip.error
+@pytest.mark.parametrize("minor", [0, 2])
+def test_another_minor_version_is_refused_with_both_while_major_is_0(
+    install: Install, monkeypatch: pytest.MonkeyPatch, minor: int
+) -> None:
+    monkeypatch.setattr("deepinfer.backend.registry.CONTRACT_VERSION", (0, 1))
+    chip = loaded(install, entry("chip", answer=spec("chip", contract_version=(0, minor))))
+    assert f"built for operator contract 0.{minor}, this DeepInfer has 0.1: another minor" in (
+        chip.error
+    )
+    assert "install a matching dist-chip" in chip.error
+
+
+def test_newer_minor_version_asks_for_an_update(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepinfer.backend.registry.CONTRACT_VERSION", (1, 2))
+    chip = loaded(install, entry("chip", answer=spec("chip", contract_version=(1, 3))))
+    assert "needs operator contract 1.3, this DeepInfer has 1.2" in chip.error
     assert "update deepinfer-core" in chip.error
 
 
 def test_older_minor_version_loads(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepinfer.backend.registry.CONTRACT_VERSION", (MAJOR, MINOR + 3))
-    assert loaded(install, entry("chip")).usable
+    monkeypatch.setattr("deepinfer.backend.registry.CONTRACT_VERSION", (1, 3))
+    assert loaded(install, entry("chip", answer=spec("chip", contract_version=(1, 2)))).usable
 
 
 @pytest.mark.parametrize("version", ["0.1", 1, (1,), (0, 1, 2), None])
