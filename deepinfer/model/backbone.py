@@ -59,10 +59,11 @@ class LayerTap(Protocol):
 
     def before(
         self, layer: LayerWeights, residual: Residual, selections: Selections, batch: Batch
-    ) -> Residual:
+    ) -> Residual | None:
         """Called before a layer; returns the residual that the layer shall take.
 
-        It may be the one given. selections may be changed in place, for the layer to use.
+        It may be the one given. None leaves the layer out: the next one follows, without `after`.
+        selections may be changed in place, for the layer to use.
         """
 
     def after(self, layer: LayerWeights, residual: Residual, batch: Batch) -> None:
@@ -100,7 +101,10 @@ class Backbone:
         selections = Selections()
         for layer in self.weights.layers:
             if self.tap is not None:
-                residual = self.tap.before(layer, residual, selections, batch)
+                taken = self.tap.before(layer, residual, selections, batch)
+                if taken is None:
+                    continue
+                residual = taken
             residual = self.layer(layer, residual, selections, batch, pools)
             if self.tap is not None:
                 self.tap.after(layer, residual, batch)

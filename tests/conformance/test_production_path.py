@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.backend import Batch
+from deepinfer.backend import Batch, Routing
 from deepinfer.backend.registry import REFERENCE
 from deepinfer.cli.main import main
 from deepinfer.engine.batch import BatchBuilder
-from tests.conformance.small_golden import SmallGolden, failures
+from deepinfer_reference.backend import ReferenceBackend
+from tests.conformance.small_golden import MODEL, SmallGolden, failures
 
 LOGITS, GREEDY = "logits.safetensors", "greedy.safetensors"
 LAYERS = "intermediates.fp32.safetensors"
@@ -71,3 +73,33 @@ def test_the_command_fails_with_it(
     put(FAULTS["positions"], monkeypatch)
     assert main(arguments) == 1
     assert "failed" in capsys.readouterr().out
+
+
+class FourthLayerRaises(ReferenceBackend):
+    """A backend that cannot route the rows of one layer."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.layers = 0
+
+    def route(self, *arguments: Any) -> Routing:
+        self.layers += 1
+        if self.layers == 4:
+            raise RuntimeError("a broken kernel")
+        return super().route(*arguments)
+
+
+def test_a_layer_that_raises_hides_no_later_one(with_model: SmallGolden) -> None:
+    """It is one failed item; the layers behind it have stored inputs and are compared."""
+    with_model.part(LOGITS, ["p7"])
+    with_model.part(LAYERS, ["p7"])
+    layer = f"{MODEL}/layers/p7/L3"
+    right = [item for item in with_model.run().items if not item.name.startswith(f"{layer}/")]
+    broken = with_model.run(FourthLayerRaises).items
+    (place,) = (place for place, item in enumerate(broken) if item.name == layer)
+    assert broken[place].outcome == "failed"
+    assert "RuntimeError: a broken kernel" in broken[place].note
+    compared = [item for item in broken if "/layers/" in item.name and item.name != layer]
+    assert compared == [item for item in right if "/layers/" in item.name]
+    assert broken[place - 1].name.startswith(f"{MODEL}/layers/p7/L2/")
+    assert broken[place + 1].name.startswith(f"{MODEL}/layers/p7/L4/")

@@ -71,21 +71,32 @@ class _Prompt:
         self.hashes: dict[int, Tensor] = {}
         self.comparison = LayerComparison(data, self.text, prompt, compute)
         self.items: list[Item] = []
-        self.done = 0
+        self.done = 0  # layers that were compared, or named as broken
+        self.started = False  # has this run reached a layer that is not done?
         self.layer: LayerWeights | None = None
         self.seen = Seen()
 
     def run(self) -> Iterator[Item]:
-        """Items of all layers, in order; a layer that was not reached is a failed item."""
+        """Items of all layers, in order.
+
+        Every layer has stored inputs, so one that raises does not keep the later ones from being
+        compared: the prompt runs again from the layer after it on.
+        """
+        layers = self.runner.backbone.weights.layers
         params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
         with self.engine.tapped(self._on_operator, self):
-            request = self.engine.add(self.ids.numpy(), params)
-            self.engine.drain()
+            while self.done < len(layers):
+                self.started = False
+                request = self.engine.add(self.ids.numpy(), params)
+                self.engine.drain()
+                error = request.sequences[0].error or "the step ended before this layer"
+                stop = self.done + 1 if self.started else len(layers)
+                for layer in layers[self.done : stop]:
+                    if self._wanted(layer):
+                        name = f"{self.name}/L{layer.plan.index}"
+                        self.items.append(Item.broken(name, self.compute, error))
+                self.done = stop
         yield from self.items
-        for layer in self.runner.backbone.weights.layers[self.done :]:
-            error = request.sequences[0].error or "the step ended before this layer"
-            if self._wanted(layer):
-                yield Item.broken(f"{self.name}/L{layer.plan.index}", self.compute, error)
         yield from attempt(self.name, self.compute, self._final)
         if self.hashes:
             yield from attempt(self.name, self.compute, self._hash_ids)
@@ -95,9 +106,15 @@ class _Prompt:
 
     def before(
         self, layer: LayerWeights, residual: Residual, selections: Selections, batch: Batch
-    ) -> Residual:
-        """Put the stored inputs of a layer in place of those that the layer before it gave."""
+    ) -> Residual | None:
+        """Put the stored inputs of a layer in place of those that the layer before it gave.
+
+        A layer that is done, or whose inputs are not all stored, is left out.
+        """
         self.batch, self.layer, self.seen = batch, None, Seen()
+        if layer.plan.index < self.done:
+            return None
+        self.started = True
         inputs = [residual]
 
         def place() -> list[Item]:
@@ -106,7 +123,10 @@ class _Prompt:
             self._sources(layer, selections)
             return []
 
-        if self._wanted(layer) and self._succeeds(layer, place):
+        if self._wanted(layer):
+            if not self._succeeds(layer, place):
+                self.done += 1
+                return None
             self.layer = layer
         return inputs[-1]
 
@@ -120,8 +140,8 @@ class _Prompt:
         """Compare what the layer gave and what its operators returned on the way."""
         index, seen, checked = layer.plan.index, self.seen, self.layer is not None
         self.layer = None
-        self.done += 1
         if not checked:
+            self.done += 1
             return
         settled = self.runner.backbone.settle(residual)
         seen.values["streams"] = settled.streams
@@ -133,6 +153,7 @@ class _Prompt:
             label = f"{self.name}/L{index}/{name}"
             check = functools.partial(self.comparison.items, label, layer.plan, name, seen)
             self.items += attempt(label, self.compute, check)
+        self.done += 1
 
     def _wanted(self, layer: LayerWeights) -> list[str]:
         """Names of the intermediates that are stored for a layer, sorted."""
