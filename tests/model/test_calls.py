@@ -6,7 +6,10 @@ lists of known models are held against stored ones.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
 import time
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepinfer.backend import CallSpec, Numerics
+from deepinfer.backend import OPERATORS, CallSpec, Contract, Numerics
 from deepinfer.backend.registry import REFERENCE, select_backend
 from deepinfer.backend.trace import shown_facts
 from deepinfer.config import ModelConfig
@@ -138,6 +141,27 @@ def test_every_call_states_its_rows(numerics: Numerics, dtype: str) -> None:
     for call in calls:
         bound = SEQUENCES if call.operator in heads or call.step == "logits" else ROWS
         assert dict(call.ranges)["rows"] == (1, bound), str(call)
+
+
+def operators_in(step: str) -> set[str]:
+    """Operators that a step's default body calls."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(Contract, step))))
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {
+        function.attr
+        for function in called
+        if isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self"
+    }
+
+
+@cases
+def test_inner_calls_are_those_of_the_steps_body(numerics: Numerics, dtype: str) -> None:
+    calls, _ = run(numerics, dtype)
+    steps = {call.operator for call in calls if OPERATORS[call.operator] == "step"}
+    for step in steps:
+        inner = {call.operator for call in calls if call.step == step}
+        assert inner == operators_in(step), step
+    assert {call.step for call in calls} - {None} == steps
 
 
 def test_released_matmuls() -> None:
