@@ -103,3 +103,13 @@ def test_a_layer_that_raises_hides_no_later_one(with_model: SmallGolden) -> None
     assert compared == [item for item in right if "/layers/" in item.name]
     assert broken[place - 1].name.startswith(f"{MODEL}/layers/p7/L2/")
     assert broken[place + 1].name.startswith(f"{MODEL}/layers/p7/L4/")
+
+
+def test_the_environment_does_not_cut_a_prompt(
+    with_model: SmallGolden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound on index scores makes steps of a few rows; layers are compared over whole prompts."""
+    monkeypatch.setenv("DEEPINFER_INDEX_ATTN_MEMORY_LIMIT", "20")
+    with_model.part(LOGITS, ["p7"])
+    with_model.part(LAYERS, ["p7"])
+    assert failures(with_model.run()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -29,6 +30,10 @@ from deepinfer.conformance.golden.operators import check_operators
 from deepinfer.conformance.golden.report import GoldenReport, Item
 from deepinfer.engine import Engine, EngineOptions, open_engine
 from deepinfer.errors import UsageError
+from deepinfer.settings.settings import Settings
+
+STEP_VARIABLES = ("DEEPINFER_INDEX_ATTN_MEMORY_LIMIT", "DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K")
+"""Variables that bound the rows or the tokens of a step."""
 
 OnEngine = Callable[[Engine], AbstractContextManager[None]]
 
@@ -116,7 +121,11 @@ def _check_model(
 def open_golden_engine(
     model: GoldenModel, selected: Selected, compute: str, strict: bool = False
 ) -> Engine:
-    """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch."""
+    """The model's checkpoint in REF numerics, sized for its longest golden prompt and batch.
+
+    Variables of the environment that cut a prompt into several steps have no effect: a layer is
+    compared over all rows of a prompt.
+    """
     sizes = _sizes(model)
     options = EngineOptions(
         numerics="ref",
@@ -125,7 +134,11 @@ def open_golden_engine(
         max_num_batched_tokens=sizes.rows,
         max_num_seqs=sizes.sequences,
     )
-    return open_engine(model.checkpoint, selected, options, strict=strict, allow_null=True)
+    environ = {name: value for name, value in os.environ.items() if name not in STEP_VARIABLES}
+    settings = Settings.from_environment(environ, backends=(selected.spec,))
+    return open_engine(
+        model.checkpoint, selected, options, strict=strict, allow_null=True, settings=settings
+    )
 
 
 class _Sizes(NamedTuple):
