@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from deepinfer.engine import Engine
@@ -41,12 +40,7 @@ class PhaseTimer:
             setattr(owner, name, self._timed(phase, getattr(owner, name)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for _, owner, name in self._methods:
             delattr(owner, name)  # the class's method shows again
 

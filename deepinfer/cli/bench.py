@@ -42,8 +42,7 @@ Models = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        *MODEL_NAMES,
-        help="Checkpoint directory or Hub id; default: the random one of the package.",
+        *MODEL_NAMES, help="Checkpoint directory or Hub id; default: the random one of the package."
     ),
 ]
 Numerics = Annotated[str, typer.Option(help="auto, ref or infer.")]
