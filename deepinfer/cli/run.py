@@ -77,9 +77,8 @@ def run(
     params, options = given.params(DEFAULTS), given.options()
     if not json and (params.wants_logprobs or params.prompt_logprobs):
         raise UsageError("log-probabilities are shown in JSON lines only; add --json")
-    selected = choose(
-        accelerator, mode
-    )  # before stdin is read, since it may re-execute the process
+    # Before stdin is read, since it may execute the process again.
+    selected = choose(accelerator, mode)
     with interruptible(grace) as interruption:
         try:
             texts = list(read_prompts(prompts or [], prompt_file))
