@@ -92,6 +92,7 @@ class Moody(Counting):
         return result
 
 
+@pytest.mark.slow
 def test_operator_that_raises_ends_the_step_with_its_name_and_the_engine_goes_on(
     small_runner: ModelRunner,
 ) -> None:

@@ -124,6 +124,7 @@ def test_nan_is_never_the_one_exception(with_model: SmallGolden) -> None:
     assert set(nan) == {"failed"}
 
 
+@pytest.mark.slow
 def test_an_operator_that_raises_is_a_failed_item(with_model: SmallGolden) -> None:
     report = run(with_model, Raising)
     notes = {item.name: item.note for item in report.items if item.outcome == "failed"}

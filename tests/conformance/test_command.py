@@ -38,6 +38,7 @@ def short(with_model: SmallGolden) -> SmallGolden:
     return with_model
 
 
+@pytest.mark.slow
 def test_a_line_per_item_and_the_closing_line(run: Run, short: SmallGolden) -> None:
     status, output, errors = run(short.root)
     lines = output.splitlines()

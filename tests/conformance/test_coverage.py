@@ -275,6 +275,7 @@ def test_components_to_come_are_listed_and_may_be_required(with_model: SmallGold
     assert (report.summary(), report.exit_code) == ("covered 1, failed 2, not covered 2", 1)
 
 
+@pytest.mark.slow
 def test_a_batch_is_compared_row_by_row(with_model: SmallGolden) -> None:
     def of(*keys: str) -> list[Tensor]:
         return [stored(f"{MODEL}/{LOGITS}", key) for key in keys]

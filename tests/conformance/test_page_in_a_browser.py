@@ -45,6 +45,7 @@ def report() -> SuiteReport:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 def test_the_page_is_shown_whole_and_asks_for_nothing(tmp_path: Path) -> None:
     assert BROWSER is not None

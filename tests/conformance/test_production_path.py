@@ -89,6 +89,7 @@ class FourthLayerRaises(ReferenceBackend):
         return super().route(*arguments)
 
 
+@pytest.mark.slow
 def test_a_layer_that_raises_hides_no_later_one(with_model: SmallGolden) -> None:
     """It is one failed item; the layers behind it have stored inputs and are compared."""
     with_model.part(LOGITS, ["p7"])
@@ -105,6 +106,7 @@ def test_a_layer_that_raises_hides_no_later_one(with_model: SmallGolden) -> None
     assert broken[place + 1].name.startswith(f"{MODEL}/layers/p7/L4/")
 
 
+@pytest.mark.slow
 def test_the_environment_does_not_cut_a_prompt(
     with_model: SmallGolden, monkeypatch: pytest.MonkeyPatch
 ) -> None:

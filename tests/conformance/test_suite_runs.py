@@ -148,6 +148,7 @@ def test_reports_survive_json_and_are_escaped(tmp_path: Path) -> None:
         compare(str(tmp_path / "none"), str(tmp_path / "none"))
 
 
+@pytest.mark.slow
 def test_a_report_states_tier_mode_machine_and_the_plugins_version() -> None:
     made = run_suite(selected_backend(), PROFILES["core"], Tier.QUICK, ids=[CASE])
     assert made.environment["packages"]["dist-chip"] == "not installed"

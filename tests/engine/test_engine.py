@@ -169,6 +169,7 @@ def test_nan_in_one_request_fails_it_alone(
     assert_alone(small_runner, requests[:1], kept, "beside NaN")
 
 
+@pytest.mark.slow
 def test_stop_token_ids_end_with_their_id(small_runner: ModelRunner) -> None:
     prompt = random_tokens(small_runner, 9)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

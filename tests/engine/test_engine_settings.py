@@ -59,6 +59,7 @@ def test_slots_ratio(load: Load) -> None:
     assert Engine(load(NUM_STATE_SLOTS_RATIO="0.5")).limits.max_num_seqs == 2
 
 
+@pytest.mark.slow
 def test_engram_pad_token(load: Load) -> None:
     """The id in front of a sequence: another one gives other n-grams, the same one the same."""
     plain, tokens = load(), np.array([5, 6, 7])

@@ -57,6 +57,7 @@ def test_greedy_text_of_the_bundled_checkpoint_in_other_modes(bundled_runners: R
         assert text == logits[13:-1].argmax(-1).tolist(), (numerics, compute)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_max_tokens(count: int, small_runner: ModelRunner, prompt: Tokens) -> None:
     text = generated(small_runner, prompt, changed(GREEDY, max_tokens=count))

@@ -333,6 +333,7 @@ def test_asynchronous_use(llm: LLM) -> None:
     assert sum(len(d.token_ids) for d in deltas) == 6
 
 
+@pytest.mark.slow
 def test_cancelling_aborts(llm: LLM) -> None:
     async def use() -> None:
         started = asyncio.Event()

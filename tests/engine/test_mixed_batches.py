@@ -114,6 +114,7 @@ def test_a_slot_and_blocks_that_another_sequence_left(small_runner: ModelRunner)
     assert_same_bits(got, want, "in memory full of NaN")
 
 
+@pytest.mark.slow
 def test_a_sequence_of_nan_spoils_no_other(small_runner: ModelRunner) -> None:
     good, bad = random_tokens(small_runner, 20), random_tokens(small_runner, 23, seed=1)
     want = whole(small_runner, good)[10:]

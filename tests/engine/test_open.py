@@ -79,6 +79,7 @@ def test_the_weights_go_with_the_last_reference(small_directory: Path) -> None:
     assert [reference() for reference in kept] == [None] * 3
 
 
+@pytest.mark.slow
 def test_close_may_be_called_again(small_directory: Path) -> None:
     engine = open_engine(small_directory, select_backend(REFERENCE), SMALL, observed=True)
     for _ in range(2):

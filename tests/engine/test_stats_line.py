@@ -69,6 +69,7 @@ def test_the_option_silences_it(caplog: pytest.LogCaptureFixture) -> None:
     assert not lines(caplog, logging.DEBUG)
 
 
+@pytest.mark.slow
 def test_an_engine_without_settings_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     engine, _ = shadow_engine()

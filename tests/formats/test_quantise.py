@@ -232,6 +232,7 @@ def test_the_input_is_left_as_it_was(scheme):
     assert torch.equal(x, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_tables_follow_the_device_of_the_input(scheme):
     x = torch.empty(4, 64, dtype=BF16, device="meta")

@@ -57,6 +57,7 @@ def test_full_output(command: list[str]) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.slow
 def test_reader_that_has_gone() -> None:
     done = shell("| true", "sh", "-c", 'sleep 0.2; "$@"; echo $? >&2', "sh", *ENV)
     assert done.stderr.decode().split() == ["141"]

@@ -38,7 +38,14 @@ CASES = [
     (Numerics.INFER, "bf16"),
     (Numerics.INFER, "fp64"),
 ]
-cases = pytest.mark.parametrize(("numerics", "dtype"), CASES)
+SLOW_CASES = [case for case in CASES if case != CASES[2]]
+cases = pytest.mark.parametrize(
+    ("numerics", "dtype"),
+    [
+        CASES[2],
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case != CASES[2]),
+    ],
+)
 
 
 @dataclass

@@ -94,6 +94,7 @@ def engine_with(
         assert nothing_is_held(runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_SIZE)
 def test_chunks_do_not_matter(name: str, tmp_path: Path) -> None:
     with engine_with(MODELS[name], tmp_path) as runner:

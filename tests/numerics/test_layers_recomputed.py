@@ -95,6 +95,7 @@ def test_layer_of_the_bundled_checkpoint(bundled: Recorded, layer: int) -> None:
     assert max(used.values()) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", SMALL, ids=SMALL.get)
 def test_layer_of_another_schedule(other: Recorded, layer: int) -> None:
     used = other.check(layer)

@@ -88,6 +88,7 @@ def test_random_rows_equal_the_independent_computation(
     assert torch.equal(got.codes, expected.codes)
 
 
+@pytest.mark.slow
 def test_every_activation_of_the_model(records: list[LayerRecord]) -> None:
     seen = 0
     for call in calls(records, "quantise"):

@@ -46,6 +46,7 @@ def test_unknown_argument(environment: Environment, checkout: Path) -> None:
     assert "allowed: --no-device, run, test" in done.stderr
 
 
+@pytest.mark.slow
 def test_unknown_accelerator_lists_the_known_ones(environment: Environment, checkout: Path) -> None:
     done = build(environment, checkout, DEEPINFER_ACCELERATOR="mychip")
     assert done.returncode == 2

@@ -69,6 +69,7 @@ def test_an_interpreter_of_another_version_is_not_taken(check: Check, commands: 
     assert "left out: there is no interpreter" in check("9.9").stdout
 
 
+@pytest.mark.slow
 def test_pyenv_is_asked_where_its_shim_fails(check: Check, commands: Path, tmp_path: Path) -> None:
     interpreter = tmp_path / "pyenv" / "versions" / f"{THIS}.0" / "bin" / "python"
     interpreter.parent.mkdir(parents=True)
@@ -92,6 +93,7 @@ def test_without_an_index_the_tests_are_left_out(check: Check, commands: Path) -
     assert "ERROR: " in last
 
 
+@pytest.mark.slow
 def test_a_warning_of_the_compiler_fails(check: Check, commands: Path, tmp_path: Path) -> None:
     (commands / f"python{THIS}").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "project" / "module.py").write_text(WARNED)
